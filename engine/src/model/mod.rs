@@ -1,0 +1,3 @@
+//! Model families: from `config.json` to a [`spec::ModelSpec`].
+
+pub mod spec;
