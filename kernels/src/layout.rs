@@ -9,12 +9,43 @@
 //!   `[row tile][group][16 rows]` of bf16 follows; scales of padding rows are `+0.0`.
 //! - **F32**: `[rows][cols]`, for vectors and tables only.
 //!
-//! Multi-byte values are little-endian.
+//! Multi-byte values are little-endian. A weight is `q * scale`; a scale is finite and not negative.
+//!
+//! Files: this one holds sizes and offsets; `layout/bf16.rs` and `layout/int4.rs` pack, unpack and validate.
 
-use half::bf16;
+mod bf16;
+mod int4;
+
+use std::ops::Range;
+
+pub use self::bf16::{pack_bf16, pack_bf16_tile, unpack_bf16, validate_bf16};
+pub use self::int4::{
+    int4_planes, int4_planes_mut, pack_int4, pack_int4_tile, unpack_int4, validate_int4,
+};
 
 /// Rows in one tile.
 pub const TILE_ROWS: usize = 16;
+
+/// Columns that share one INT4 scale; the last group of a row may hold fewer.
+pub const GROUP_COLS: usize = 128;
+
+/// Columns in one run: the part of a group that one accumulator of the group sum takes.
+pub const RUN_COLS: usize = 32;
+
+/// Bytes of INT4 nibbles in one row tile's group: 4 runs × 16 rows × 16 bytes.
+pub const INT4_GROUP_BYTES: usize = TILE_ROWS * GROUP_COLS / 2;
+
+/// Bytes of BF16 scales in one row tile's group.
+pub const INT4_GROUP_SCALE_BYTES: usize = TILE_ROWS * 2;
+
+/// What a nibble holds for `q = 0`.
+pub const INT4_ZERO_NIBBLE: u8 = 8;
+
+/// The largest magnitude of a quantised weight.
+pub const INT4_MAX: i8 = 7;
+
+/// Every matrix of an expert starts at a multiple of this, and an expert's bytes are padded to it.
+pub const EXPERT_ALIGN: usize = 256;
 
 /// Version of the INT4 and BF16 tile layouts, written into every file that holds them.
 pub const LAYOUT_VERSION: u32 = 1;
@@ -27,3 +58,214 @@ pub enum MatrixFormat {
     /// Symmetric 4-bit integers, one BF16 scale for each row and group of 128 columns.
     Int4,
 }
+
+impl MatrixFormat {
+    /// The name used in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::Int4 => "int4",
+        }
+    }
+}
+
+/// Why bytes are not a valid matrix, or values cannot become one.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// A dimension is 0, or the size does not fit the address space.
+    #[error("a {} matrix of {rows} x {cols} has no size: dimensions must be at least 1 and the bytes must fit in memory", format.name())]
+    Shape {
+        /// Format asked for.
+        format: MatrixFormat,
+        /// Outputs.
+        rows: usize,
+        /// Inputs.
+        cols: usize,
+    },
+    /// A slice has the wrong length.
+    #[error("{what} has {found} elements, expected {expected} for {rows} x {cols}")]
+    Length {
+        /// Which slice.
+        what: &'static str,
+        /// Its length.
+        found: usize,
+        /// The length that the shape calls for.
+        expected: usize,
+        /// Outputs.
+        rows: usize,
+        /// Inputs.
+        cols: usize,
+    },
+    /// A quantised weight outside −7..=7.
+    #[error("row {row}, column {col}: quantised weight {found}, expected -7..=7")]
+    Quantised {
+        /// Row of the matrix.
+        row: usize,
+        /// Column of the matrix.
+        col: usize,
+        /// The value found there.
+        found: i8,
+    },
+    /// Padding that is not zero.
+    #[error("padding at row {row}, column {col}: found {found}, expected 0")]
+    Padding {
+        /// Row of the padded matrix.
+        row: usize,
+        /// Column of the padded matrix.
+        col: usize,
+        /// The value found there.
+        found: f32,
+    },
+    /// An element that is infinite or NaN.
+    #[error("row {row}, column {col}: weight {found} is not finite")]
+    Weight {
+        /// Row of the matrix.
+        row: usize,
+        /// Column of the matrix.
+        col: usize,
+        /// The value found there.
+        found: f32,
+    },
+    /// A scale that is infinite, NaN or negative.
+    #[error(
+        "row {row}, group {group}: scale {found}, expected a finite number that is not negative"
+    )]
+    Scale {
+        /// Row of the matrix.
+        row: usize,
+        /// Group of 128 columns.
+        group: usize,
+        /// The value found there.
+        found: f32,
+    },
+}
+
+/// Row tiles in a matrix of `rows`.
+pub fn row_tiles(rows: usize) -> usize {
+    rows.div_ceil(TILE_ROWS)
+}
+
+/// Scale groups in a row of `cols`.
+pub fn col_groups(cols: usize) -> usize {
+    cols.div_ceil(GROUP_COLS)
+}
+
+/// Bytes of a packed matrix `[rows, cols]`, padding included; `None` for an empty matrix or one whose size overflows.
+pub fn matrix_bytes(format: MatrixFormat, rows: usize, cols: usize) -> Option<usize> {
+    if rows == 0 || cols == 0 {
+        return None;
+    }
+    let (units, unit_bytes) = match format {
+        MatrixFormat::Bf16 => (cols, TILE_ROWS * 2),
+        MatrixFormat::Int4 => (col_groups(cols), INT4_GROUP_BYTES + INT4_GROUP_SCALE_BYTES),
+    };
+    let bytes = row_tiles(rows)
+        .checked_mul(units)?
+        .checked_mul(unit_bytes)?;
+    // Rust slices end at isize::MAX bytes.
+    isize::try_from(bytes).ok().map(|_| bytes)
+}
+
+/// Where an expert's three matrices lie in its bytes: gate, up, down, each at a multiple of [`EXPERT_ALIGN`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ExpertLayout {
+    /// How all three are stored.
+    pub format: MatrixFormat,
+    /// Inputs of gate and up, outputs of down.
+    pub hidden_size: usize,
+    /// Outputs of gate and up, inputs of down.
+    pub moe_intermediate_size: usize,
+    /// Byte offset of gate, `[moe_intermediate_size, hidden_size]`; always 0.
+    pub gate_offset: usize,
+    /// Byte offset of up, `[moe_intermediate_size, hidden_size]`.
+    pub up_offset: usize,
+    /// Byte offset of down, `[hidden_size, moe_intermediate_size]`.
+    pub down_offset: usize,
+    /// Bytes of the whole expert, a multiple of [`EXPERT_ALIGN`]; bytes between and after the matrices are 0.
+    pub bytes: usize,
+}
+
+impl ExpertLayout {
+    /// The layout for these sizes; `None` where a size is 0 or the bytes overflow.
+    pub fn new(
+        format: MatrixFormat,
+        hidden_size: usize,
+        moe_intermediate_size: usize,
+    ) -> Option<Self> {
+        let gate_bytes = matrix_bytes(format, moe_intermediate_size, hidden_size)?;
+        let down_bytes = matrix_bytes(format, hidden_size, moe_intermediate_size)?;
+        let up_offset = gate_bytes.checked_next_multiple_of(EXPERT_ALIGN)?;
+        let down_offset = up_offset.checked_mul(2)?;
+        let bytes = down_offset
+            .checked_add(down_bytes)?
+            .checked_next_multiple_of(EXPERT_ALIGN)?;
+        isize::try_from(bytes).ok()?;
+        Some(Self {
+            format,
+            hidden_size,
+            moe_intermediate_size,
+            gate_offset: 0,
+            up_offset,
+            down_offset,
+            bytes,
+        })
+    }
+
+    /// Byte range of gate in the expert.
+    pub fn gate(&self) -> Range<usize> {
+        self.range(
+            self.gate_offset,
+            self.moe_intermediate_size,
+            self.hidden_size,
+        )
+    }
+
+    /// Byte range of up in the expert.
+    pub fn up(&self) -> Range<usize> {
+        self.range(self.up_offset, self.moe_intermediate_size, self.hidden_size)
+    }
+
+    /// Byte range of down in the expert.
+    pub fn down(&self) -> Range<usize> {
+        self.range(
+            self.down_offset,
+            self.hidden_size,
+            self.moe_intermediate_size,
+        )
+    }
+
+    fn range(&self, offset: usize, rows: usize, cols: usize) -> Range<usize> {
+        // `new` has checked both; fields changed by hand give an empty range.
+        offset..offset.saturating_add(matrix_bytes(self.format, rows, cols).unwrap_or(0))
+    }
+}
+
+/// The packed size, or the error that says why there is none.
+fn checked_bytes(format: MatrixFormat, rows: usize, cols: usize) -> Result<usize, LayoutError> {
+    matrix_bytes(format, rows, cols).ok_or(LayoutError::Shape { format, rows, cols })
+}
+
+/// Refuses a slice whose length is not the one that the shape calls for.
+fn check_length(
+    what: &'static str,
+    found: usize,
+    expected: usize,
+    rows: usize,
+    cols: usize,
+) -> Result<(), LayoutError> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(LayoutError::Length {
+            what,
+            found,
+            expected,
+            rows,
+            cols,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! INT4 tiles: nibbles `[row tile][group][run: 4][16 rows][16 bytes]`, then scales `[row tile][group][16 rows]`.
+
+use half::bf16;
+
+use super::bf16::tile_rows;
+use super::{
+    GROUP_COLS, INT4_GROUP_BYTES, INT4_GROUP_SCALE_BYTES, INT4_MAX, INT4_ZERO_NIBBLE, LayoutError,
+    MatrixFormat, RUN_COLS, TILE_ROWS, check_length, checked_bytes, col_groups, row_tiles,
+};
+
+/// Bytes of one row's nibbles in one run.
+const RUN_BYTES: usize = RUN_COLS / 2;
+
+/// Splits a packed matrix into its nibbles and its scales (BF16, little-endian).
+///
+/// # Errors
+/// A shape without a size, or bytes of the wrong length.
+pub fn int4_planes(bytes: &[u8], rows: usize, cols: usize) -> Result<(&[u8], &[u8]), LayoutError> {
+    check_length(
+        "packed matrix",
+        bytes.len(),
+        checked_bytes(MatrixFormat::Int4, rows, cols)?,
+        rows,
+        cols,
+    )?;
+    Ok(bytes.split_at(row_tiles(rows) * col_groups(cols) * INT4_GROUP_BYTES))
+}
+
+/// [`int4_planes`], to be written.
+///
+/// # Errors
+/// As [`int4_planes`].
+pub fn int4_planes_mut(
+    bytes: &mut [u8],
+    rows: usize,
+    cols: usize,
+) -> Result<(&mut [u8], &mut [u8]), LayoutError> {
+    check_length(
+        "packed matrix",
+        bytes.len(),
+        checked_bytes(MatrixFormat::Int4, rows, cols)?,
+        rows,
+        cols,
+    )?;
+    Ok(bytes.split_at_mut(row_tiles(rows) * col_groups(cols) * INT4_GROUP_BYTES))
+}
+
+/// Packs `q` `[rows, cols]` and `scales` `[rows, ceil(cols / 128)]`, both row-major.
+///
+/// # Errors
+/// A shape without a size, a slice of the wrong length, a `q` outside −7..=7, a scale that is negative or not finite.
+pub fn pack_int4(
+    q: &[i8],
+    scales: &[bf16],
+    rows: usize,
+    cols: usize,
+    out: &mut [u8],
+) -> Result<(), LayoutError> {
+    let groups = col_groups(cols);
+    let (nibbles, scale_bytes) = int4_planes_mut(out, rows, cols)?;
+    check_length("quantised weights", q.len(), rows * cols, rows, cols)?;
+    check_length("scales", scales.len(), rows * groups, rows, cols)?;
+    let q_tiles = q
+        .chunks(TILE_ROWS * cols)
+        .zip(scales.chunks(TILE_ROWS * groups));
+    let out_tiles = nibbles
+        .chunks_exact_mut(groups * INT4_GROUP_BYTES)
+        .zip(scale_bytes.chunks_exact_mut(groups * INT4_GROUP_SCALE_BYTES));
+    for (tile, ((q, scales), (nibbles, scale_bytes))) in q_tiles.zip(out_tiles).enumerate() {
+        pack_int4_tile(q, scales, cols, nibbles, scale_bytes)
+            .map_err(|error| in_tile(error, tile))?;
+    }
+    Ok(())
+}
+
+/// Packs one row tile: `q` is `[n, cols]` and `scales` `[n, groups]` with n of 1..=16; `nibbles` is `groups * 1024` bytes,
+/// `scale_bytes` `groups * 32`. For callers that stream or spread the tiles of a large matrix.
+///
+/// # Errors
+/// As [`pack_int4`]; rows are counted from the tile's first.
+pub fn pack_int4_tile(
+    q: &[i8],
+    scales: &[bf16],
+    cols: usize,
+    nibbles: &mut [u8],
+    scale_bytes: &mut [u8],
+) -> Result<(), LayoutError> {
+    let rows = tile_rows(q.len(), cols, "quantised weights")?;
+    let groups = col_groups(cols);
+    let shape = || LayoutError::Shape {
+        format: MatrixFormat::Int4,
+        rows,
+        cols,
+    };
+    let nibble_len = groups.checked_mul(INT4_GROUP_BYTES).ok_or_else(shape)?;
+    check_length("scales", scales.len(), rows * groups, rows, cols)?;
+    check_length("packed tile", nibbles.len(), nibble_len, rows, cols)?;
+    check_length(
+        "packed scales",
+        scale_bytes.len(),
+        groups * INT4_GROUP_SCALE_BYTES,
+        rows,
+        cols,
+    )?;
+    // Padding is q = 0 with a scale of +0.0.
+    nibbles.fill(INT4_ZERO_NIBBLE | INT4_ZERO_NIBBLE << 4);
+    scale_bytes.fill(0);
+    for (row, (q, scales)) in q
+        .chunks_exact(cols)
+        .zip(scales.chunks_exact(groups))
+        .enumerate()
+    {
+        for (group, scale) in scales.iter().enumerate() {
+            check_scale(*scale, row, group)?;
+            let at = group * INT4_GROUP_SCALE_BYTES + row * 2;
+            scale_bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+        for (run, q) in q.chunks(RUN_COLS).enumerate() {
+            let at = (run * TILE_ROWS + row) * RUN_BYTES;
+            for (pair, byte) in q.chunks(2).zip(&mut nibbles[at..at + RUN_BYTES]) {
+                *byte = nibble(pair[0]) | pair.get(1).map_or(INT4_ZERO_NIBBLE, |&q| nibble(q)) << 4;
+            }
+            if let Some(place) = q.iter().position(|q| !(-INT4_MAX..=INT4_MAX).contains(q)) {
+                return Err(LayoutError::Quantised {
+                    row,
+                    col: run * RUN_COLS + place,
+                    found: q[place],
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks a matrix into `out` `[rows, cols]`, row-major, as `q * scale` in f32 (exact unless it is subnormal or overflows).
+///
+/// # Errors
+/// A shape without a size, or a slice of the wrong length. Nibbles are not checked: see [`validate_int4`].
+pub fn unpack_int4(
+    bytes: &[u8],
+    rows: usize,
+    cols: usize,
+    out: &mut [f32],
+) -> Result<(), LayoutError> {
+    let (nibbles, scales) = int4_planes(bytes, rows, cols)?;
+    check_length("values", out.len(), rows * cols, rows, cols)?;
+    let groups = col_groups(cols);
+    for (row, out) in out.chunks_exact_mut(cols).enumerate() {
+        for (group, out) in out.chunks_mut(GROUP_COLS).enumerate() {
+            let scale = scale(scales, groups, row, group).to_f32();
+            for (k, out) in out.iter_mut().enumerate() {
+                let q = i16::from(stored(nibbles, groups, row, group * GROUP_COLS + k))
+                    - i16::from(INT4_ZERO_NIBBLE);
+                *out = f32::from(q) * scale;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that every nibble is 1..=15, all padding is `q = 0`, and every scale is finite and not negative.
+///
+/// # Errors
+/// The first place where that does not hold; a shape without a size; a slice of the wrong length.
+pub fn validate_int4(bytes: &[u8], rows: usize, cols: usize) -> Result<(), LayoutError> {
+    let (nibbles, scales) = int4_planes(bytes, rows, cols)?;
+    let groups = col_groups(cols);
+    for row in 0..row_tiles(rows) * TILE_ROWS {
+        for group in 0..groups {
+            let found = scale(scales, groups, row, group);
+            check_scale(found, row, group)?;
+            if row >= rows && found.to_bits() != 0 {
+                return Err(LayoutError::Padding {
+                    row,
+                    col: group * GROUP_COLS,
+                    found: found.to_f32(),
+                });
+            }
+        }
+        for col in 0..groups * GROUP_COLS {
+            let found = stored(nibbles, groups, row, col);
+            let q = found as i8 - INT4_ZERO_NIBBLE as i8;
+            if found == 0 {
+                return Err(LayoutError::Quantised { row, col, found: q });
+            }
+            if (row >= rows || col >= cols) && q != 0 {
+                return Err(LayoutError::Padding {
+                    row,
+                    col,
+                    found: f32::from(q),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn nibble(q: i8) -> u8 {
+    q.wrapping_add(INT4_ZERO_NIBBLE as i8) as u8 & 15
+}
+
+/// The nibble of one weight, padding included.
+fn stored(nibbles: &[u8], groups: usize, row: usize, col: usize) -> u8 {
+    let run = row / TILE_ROWS * groups * (GROUP_COLS / RUN_COLS) + col / RUN_COLS;
+    let byte = nibbles[(run * TILE_ROWS + row % TILE_ROWS) * RUN_BYTES + col % RUN_COLS / 2];
+    if col.is_multiple_of(2) {
+        byte & 15
+    } else {
+        byte >> 4
+    }
+}
+
+fn scale(scales: &[u8], groups: usize, row: usize, group: usize) -> bf16 {
+    let at = ((row / TILE_ROWS * groups + group) * TILE_ROWS + row % TILE_ROWS) * 2;
+    bf16::from_le_bytes([scales[at], scales[at + 1]])
+}
+
+fn check_scale(scale: bf16, row: usize, group: usize) -> Result<(), LayoutError> {
+    if scale.is_finite() && scale.is_sign_positive() {
+        Ok(())
+    } else {
+        Err(LayoutError::Scale {
+            row,
+            group,
+            found: scale.to_f32(),
+        })
+    }
+}
+
+/// Turns a row of a tile into a row of the matrix.
+fn in_tile(error: LayoutError, tile: usize) -> LayoutError {
+    match error {
+        LayoutError::Quantised { row, col, found } => LayoutError::Quantised {
+            row: row + tile * TILE_ROWS,
+            col,
+            found,
+        },
+        LayoutError::Scale { row, group, found } => LayoutError::Scale {
+            row: row + tile * TILE_ROWS,
+            group,
+            found,
+        },
+        other => other,
+    }
+}
