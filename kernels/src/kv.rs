@@ -1,0 +1,164 @@
+//! Host layout of one layer's KV cache.
+//!
+//! `[split of 128 positions][kv head]{ K: [8 tiles][head_dim][16 positions], V: [128 positions][value width] }`,
+//! little-endian f32 or bf16. Within K a vector register holds one dimension of 16 neighbouring positions; within V it
+//! holds 16 neighbouring dimensions, so a value's width is `head_dim` rounded up to 16. A split's bytes are contiguous
+//! and independent of the capacity: positions `0..n` lie in the first [`KvLayout::prefix_bytes`]`(n)` bytes, and a
+//! cache can be copied, shortened or extended as a byte prefix.
+//!
+//! Bytes of positions not yet appended, and of padding, are never part of a result: they may hold anything.
+
+use crate::contract::SPLIT;
+use crate::error::KernelError;
+use crate::layout::TILE_ROWS;
+use half::bf16;
+
+/// How K and V are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvFormat {
+    /// As computed.
+    F32,
+    /// Rounded to nearest, ties to even.
+    Bf16,
+}
+
+impl KvFormat {
+    /// Bytes of one element.
+    pub fn element_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// Shape of one layer's KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KvLayout {
+    /// How K and V are stored.
+    pub format: KvFormat,
+    /// Positions that must fit.
+    pub capacity_tokens: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of a head, a multiple of 2.
+    pub head_dim: usize,
+}
+
+/// Bytes of one layer's KV cache, K and V together, capacity rounded up to whole splits of 128 positions.
+/// `None` where a size is 0 or overflows.
+pub fn kv_bytes(format: KvFormat, capacity_tokens: usize, kv_heads: usize, head_dim: usize) -> Option<usize> {
+    KvLayout { format, capacity_tokens, kv_heads, head_dim }.bytes()
+}
+
+impl KvLayout {
+    /// Bytes of the whole cache; `None` where a size is 0 or overflows.
+    pub fn bytes(&self) -> Option<usize> {
+        if self.capacity_tokens == 0 || self.kv_heads == 0 || self.head_dim == 0 {
+            return None;
+        }
+        self.prefix_bytes(self.capacity_tokens)
+    }
+
+    /// Bytes from the start of the cache that hold positions `0..tokens`, in whole splits. `None` on overflow.
+    pub fn prefix_bytes(&self, tokens: usize) -> Option<usize> {
+        let width = self.head_dim.checked_next_multiple_of(TILE_ROWS)?.checked_add(self.head_dim)?;
+        let block = width.checked_mul(SPLIT * self.format.element_bytes())?;
+        tokens.div_ceil(SPLIT).checked_mul(self.kv_heads)?.checked_mul(block)
+    }
+
+    /// Elements of one row of V, padding included.
+    pub(crate) fn value_width(&self) -> usize {
+        self.head_dim.next_multiple_of(TILE_ROWS)
+    }
+
+    /// Elements of one split of one head, K then V.
+    pub(crate) fn block_len(&self) -> usize {
+        SPLIT * (self.head_dim + self.value_width())
+    }
+
+    /// Element index of K at a position.
+    pub(crate) fn key_index(&self, position: usize, kv_head: usize, dim: usize) -> usize {
+        let (split, place) = (position / SPLIT, position % SPLIT);
+        let tile = (split * self.kv_heads + kv_head) * self.block_len() + place / TILE_ROWS * TILE_ROWS * self.head_dim;
+        tile + dim * TILE_ROWS + place % TILE_ROWS
+    }
+
+    /// Element index of V at a position.
+    pub(crate) fn value_index(&self, position: usize, kv_head: usize, dim: usize) -> usize {
+        let (split, place) = (position / SPLIT, position % SPLIT);
+        (split * self.kv_heads + kv_head) * self.block_len() + SPLIT * self.head_dim + place * self.value_width() + dim
+    }
+
+    /// Element `index` of a cache.
+    #[inline(always)]
+    pub(crate) fn read(&self, cache: &[u8], index: usize) -> f32 {
+        match self.format {
+            KvFormat::F32 => {
+                let at = 4 * index;
+                f32::from_le_bytes([cache[at], cache[at + 1], cache[at + 2], cache[at + 3]])
+            }
+            KvFormat::Bf16 => crate::matrix::read_bf16(cache, index),
+        }
+    }
+
+    /// Writes element `index`, rounding where the format does.
+    #[inline(always)]
+    pub(crate) fn write(&self, cache: &mut [u8], index: usize, value: f32) {
+        match self.format {
+            KvFormat::F32 => cache[4 * index..4 * index + 4].copy_from_slice(&value.to_le_bytes()),
+            KvFormat::Bf16 => {
+                cache[2 * index..2 * index + 2].copy_from_slice(&bf16::from_f32(value).to_le_bytes());
+            }
+        }
+    }
+
+    /// The size of the cache, checked against what was passed.
+    pub(crate) fn check(&self, kernel: &'static str, cache: &[u8]) -> Result<(), KernelError> {
+        if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
+            return Err(KernelError::Geometry {
+                kernel,
+                what: "head_dim",
+                expected: "a positive multiple of 2",
+                found: self.head_dim,
+            });
+        }
+        let bytes = self.bytes().ok_or(KernelError::TooLarge { kernel, what: "the KV cache" })?;
+        crate::error::expect_len(kernel, "cache bytes", cache.len(), bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_element_has_a_place_of_its_own_inside_the_cache() {
+        for (kv_heads, head_dim) in [(1, 2), (2, 16), (3, 34)] {
+            let layout = KvLayout { format: KvFormat::Bf16, capacity_tokens: 200, kv_heads, head_dim };
+            let elements = layout.bytes().unwrap_or(0) / 2;
+            let mut seen = HashSet::new();
+            for position in 0..256 {
+                let prefix = layout.prefix_bytes(position + 1).unwrap_or(0) / 2;
+                for kv_head in 0..kv_heads {
+                    for dim in 0..head_dim {
+                        for index in
+                            [layout.key_index(position, kv_head, dim), layout.value_index(position, kv_head, dim)]
+                        {
+                            assert!(index < elements.min(prefix) && seen.insert(index));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        assert_eq!(kv_bytes(KvFormat::F32, 1, 2, 64), Some(128 * 2 * 128 * 4));
+        assert_eq!(kv_bytes(KvFormat::Bf16, 129, 2, 64), Some(2 * 128 * 2 * 128 * 2));
+        assert_eq!(kv_bytes(KvFormat::Bf16, 0, 2, 64), None);
+        assert_eq!(kv_bytes(KvFormat::F32, usize::MAX, 2, 64), None);
+    }
+}

@@ -1,0 +1,116 @@
+use crate::contract::{self, SPLIT, group};
+use crate::{KernelError, KvLayout, check};
+
+/// Writes keys and values of consecutive positions into a layer's cache, rounding to BF16 where that is its format.
+///
+/// `k` and `v` are `[tokens, kv_heads * head_dim]`; token t goes to position `first_position + t`.
+///
+/// # Errors
+/// `Shape`, `Geometry`, `TooLarge`; `Index` for a position past the capacity.
+pub fn kv_append(
+    k: &[f32],
+    v: &[f32],
+    first_position: usize,
+    layout: KvLayout,
+    cache: &mut [u8],
+) -> Result<(), KernelError> {
+    let tokens = check::kv_append(k, v, first_position, &layout, cache)?;
+    for token in 0..tokens {
+        let position = first_position + token;
+        for head in 0..layout.kv_heads {
+            for dim in 0..layout.head_dim {
+                let from = (token * layout.kv_heads + head) * layout.head_dim + dim;
+                layout.write(cache, layout.key_index(position, head, dim), k[from]);
+                layout.write(cache, layout.value_index(position, head, dim), v[from]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Causal attention over a layer's cache: query t, at position `first_position + t`, sees positions `0..=first_position + t`.
+///
+/// `q` and `out` are `[tokens, heads * head_dim]`; `heads / kv_heads` neighbouring heads share a key-value head. The
+/// softmax is taken in splits of 128 positions, merged in ascending order with running maximum and sum (arXiv 2205.14135).
+///
+/// # Errors
+/// `Shape`, `Geometry`, `TooLarge`; `Index` for a position past the capacity.
+pub fn attention(
+    q: &[f32],
+    heads: usize,
+    first_position: usize,
+    layout: KvLayout,
+    cache: &[u8],
+    scale: f32,
+    out: &mut [f32],
+) -> Result<(), KernelError> {
+    let tokens = check::attention(q, heads, first_position, &layout, cache, out)?;
+    let dim = layout.head_dim;
+    for token in 0..tokens {
+        for head in 0..heads {
+            let at = (token * heads + head) * dim;
+            let query = Query {
+                q: &q[at..at + dim],
+                kv_head: head / (heads / layout.kv_heads),
+                positions: first_position + token + 1,
+                scale,
+            };
+            query.attend(&layout, cache, &mut out[at..at + dim]);
+        }
+    }
+    Ok(())
+}
+
+/// One query head of one token.
+struct Query<'a> {
+    q: &'a [f32],
+    kv_head: usize,
+    /// Positions that it sees.
+    positions: usize,
+    scale: f32,
+}
+
+impl Query<'_> {
+    fn attend(&self, layout: &KvLayout, cache: &[u8], out: &mut [f32]) {
+        let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0f32);
+        out.fill(0.0);
+        for first in (0..self.positions).step_by(SPLIT) {
+            let len = SPLIT.min(self.positions - first);
+            let (p, m) = self.scores(layout, cache, first, len);
+            let new_max = larger(max, m);
+            let (a, b) = (contract::exp(max - new_max), contract::exp(m - new_max));
+            let l = 0.0 + group(0..len, |acc, j| acc + p[j]);
+            sum = l.mul_add(b, sum * a);
+            for (d, value) in out.iter_mut().enumerate() {
+                let v = |j: usize| layout.read(cache, layout.value_index(first + j, self.kv_head, d));
+                let o = 0.0 + group(0..len, |acc, j| p[j].mul_add(v(j), acc));
+                *value = o.mul_add(b, *value * a);
+            }
+            max = new_max;
+        }
+        for value in out.iter_mut() {
+            *value /= sum;
+        }
+    }
+
+    /// `exp(s - m)` of one split, and `m`.
+    fn scores(&self, layout: &KvLayout, cache: &[u8], first: usize, len: usize) -> ([f32; SPLIT], f32) {
+        let mut s = [0.0f32; SPLIT];
+        let mut m = f32::NEG_INFINITY;
+        for (j, score) in s[..len].iter_mut().enumerate() {
+            let k = |d: usize| layout.read(cache, layout.key_index(first + j, self.kv_head, d));
+            let dot = contract::group_sum(layout.head_dim, |acc, d| self.q[d].mul_add(k(d), acc));
+            *score = dot * self.scale;
+            m = larger(m, *score);
+        }
+        for score in &mut s[..len] {
+            *score = contract::exp(*score - m);
+        }
+        (s, m)
+    }
+}
+
+/// The larger of two; a NaN in `b` is passed over, and reaches the result through its own score.
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
