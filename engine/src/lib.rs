@@ -1,1 +1,4 @@
 //! See ARCHITECTURE.md.
+
+pub mod checkpoint;
+pub mod model;

@@ -1,0 +1,64 @@
+//! SHA-256 of the files that decide what a model computes.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::error::CheckpointError;
+use super::open::{CONFIG_FILE, Checkpoint, TOKENIZER_FILE, open_file};
+
+/// Bytes that are read at a time.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// One file's fingerprint.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileHash {
+    /// Name within the checkpoint's folder.
+    pub name: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256, 64 lowercase hexadecimal digits.
+    pub sha256: String,
+}
+
+impl Checkpoint {
+    /// Hashes `config.json`, `tokenizer.json` where there is one, and every shard, in this order, several at a time.
+    /// Reads the files themselves and not the maps, so resident memory does not grow. `progress` is called with the number
+    /// of bytes each time some have been hashed.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn file_hashes(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<Vec<FileHash>, CheckpointError> {
+        let mut paths = vec![self.dir().join(CONFIG_FILE)];
+        let tokenizer = self.dir().join(TOKENIZER_FILE);
+        if tokenizer.exists() {
+            paths.push(tokenizer);
+        }
+        paths.extend(self.shards().iter().map(|shard| shard.path().to_owned()));
+        paths.par_iter().map(|path: &PathBuf| hash_file(path, progress)).collect()
+    }
+}
+
+fn hash_file(path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<FileHash, CheckpointError> {
+    let mut file = open_file(path)?;
+    let mut buffer = vec![0u8; BUFFER_BYTES];
+    let mut hasher = Sha256::new();
+    let mut bytes = 0u64;
+    loop {
+        let count = match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(CheckpointError::io("read", path)(error)),
+        };
+        hasher.update(&buffer[..count]);
+        bytes += count as u64;
+        progress(count as u64);
+    }
+    let sha256 = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    Ok(FileHash { name, bytes, sha256 })
+}

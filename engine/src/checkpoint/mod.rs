@@ -1,0 +1,22 @@
+//! Reading a checkpoint folder: weights, `config.json`, `tokenizer.json`.
+//!
+//! Everything in such a folder is untrusted input: a size is checked before anything of that size is allocated, and an
+//! error names the file, what was found there and what was expected.
+//!
+//! - `open`: [`Checkpoint`], the folder as a whole: which shards there are and which tensor lies where;
+//! - `header`: the header of one safetensors file;
+//! - `tensor`: [`TensorView`], one tensor's bytes and their exact widening to f32;
+//! - `hash`: SHA-256 of every file that decides what the model computes;
+//! - [`tokenizer`]: text to token ids and back.
+
+mod error;
+mod hash;
+mod header;
+mod open;
+mod tensor;
+pub mod tokenizer;
+
+pub use error::CheckpointError;
+pub use hash::FileHash;
+pub use open::{Checkpoint, Shard};
+pub use tensor::{TensorView, WeightDtype};

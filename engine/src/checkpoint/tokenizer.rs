@@ -1,0 +1,204 @@
+//! Text to token ids and back, over the crate `tokenizers`.
+
+use std::path::{Path, PathBuf};
+
+use super::error::CheckpointError;
+use super::open::{TOKENIZER_FILE, read_limited};
+
+/// The longest `tokenizer.json` that is read, in bytes. The largest public ones have some 40 MB.
+const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+
+/// Why text could not be turned into ids, or ids into text.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// The file could not be read.
+    #[error(transparent)]
+    File(#[from] CheckpointError),
+    /// The file is no tokenizer.
+    #[error("{path}: not a tokenizer that can be used: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What the crate `tokenizers` says.
+        reason: String,
+    },
+    /// The tokenizer can produce ids that the model has no embedding for.
+    #[error("{path}: the vocabulary reaches id {largest}, expected ids below vocab_size, {vocab_size}, of config.json")]
+    Vocabulary {
+        /// The file.
+        path: PathBuf,
+        /// The largest id.
+        largest: u32,
+        /// The model's vocabulary.
+        vocab_size: usize,
+    },
+    /// An id that no token has.
+    #[error(
+        "token id {id} at position {position} has no token, expected ids of the tokenizer's vocabulary (largest {largest})"
+    )]
+    UnknownId {
+        /// The id.
+        id: u32,
+        /// Its place in the list.
+        position: usize,
+        /// The largest id.
+        largest: u32,
+    },
+    /// A text has fewer tokens than were asked for.
+    #[error("the text has {found} tokens, expected at least {needed}")]
+    TooShort {
+        /// Tokens of the whole text.
+        found: usize,
+        /// Tokens that were asked for.
+        needed: usize,
+    },
+    /// The crate `tokenizers` failed on this input.
+    #[error("{path}: cannot {action}: {reason}")]
+    Failed {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// `encode` or `decode`.
+        action: &'static str,
+        /// What the crate says.
+        reason: String,
+    },
+}
+
+/// A checkpoint's `tokenizer.json`.
+pub struct Tokenizer {
+    path: PathBuf,
+    inner: tokenizers::Tokenizer,
+    largest_id: u32,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The vocabulary would fill pages.
+        formatter
+            .debug_struct("Tokenizer")
+            .field("path", &self.path)
+            .field("largest_id", &self.largest_id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` in a checkpoint's folder. Truncation and padding that the file may ask for are switched off.
+    ///
+    /// # Errors
+    /// When the file is missing, too large, malformed, or has no tokens.
+    pub fn open(dir: &Path) -> Result<Self, TokenizerError> {
+        let path = dir.join(TOKENIZER_FILE);
+        let bytes = read_limited(&path, MAX_TOKENIZER_BYTES)?;
+        let malformed = |reason: String| TokenizerError::Malformed { path: path.clone(), reason };
+        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| malformed(error.to_string()))?;
+        inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
+        inner.with_padding(None);
+        let largest_id =
+            inner.get_vocab(true).into_values().max().ok_or_else(|| malformed("its vocabulary is empty".into()))?;
+        Ok(Self { path, inner, largest_id })
+    }
+
+    /// Checks that every id has a row in the model's embedding. A larger embedding is common and fine.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Vocabulary`].
+    pub fn check_vocab_size(&self, vocab_size: usize) -> Result<(), TokenizerError> {
+        if (self.largest_id as usize) < vocab_size {
+            return Ok(());
+        }
+        Err(TokenizerError::Vocabulary { path: self.path.clone(), largest: self.largest_id, vocab_size })
+    }
+
+    /// The largest token id.
+    pub fn largest_id(&self) -> u32 {
+        self.largest_id
+    }
+
+    /// The id of a token by its content, special tokens included.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Token ids of `text`, nothing added to it. Special tokens that the text spells out become their ids.
+    ///
+    /// # Errors
+    /// When the crate `tokenizers` fails.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self.inner.encode_fast(text, false).map_err(|error| self.failed("encode", &error))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `ids`, special tokens spelled out. Bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// An id that no token has; a failure of the crate `tokenizers`.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        if let Some((position, &id)) = ids.iter().enumerate().find(|&(_, &id)| self.inner.id_to_token(id).is_none()) {
+            return Err(TokenizerError::UnknownId { id, position, largest: self.largest_id });
+        }
+        self.decode_known(ids)
+    }
+
+    /// Decodes token by token.
+    pub fn decode_stream(&self) -> DecodeStream<'_> {
+        DecodeStream { tokenizer: self, ids: Vec::new(), context: 0, context_text: String::new(), tokens: 0 }
+    }
+
+    fn decode_known(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.inner.decode(ids, false).map_err(|error| self.failed("decode", &error))
+    }
+
+    fn failed(&self, action: &'static str, error: &tokenizers::Error) -> TokenizerError {
+        TokenizerError::Failed { path: self.path.clone(), action, reason: error.to_string() }
+    }
+}
+
+/// Text of a growing list of ids, each piece as soon as its characters are complete. The pieces, [`DecodeStream::finish`]'s
+/// included, join to what [`Tokenizer::decode`] gives for the whole list.
+#[derive(Debug)]
+pub struct DecodeStream<'a> {
+    tokenizer: &'a Tokenizer,
+    /// The ids of the last piece, then those whose text is still incomplete.
+    ids: Vec<u32>,
+    /// How many of `ids` belong to the last piece. They are decoded again with what follows, since some decoders treat
+    /// the first token of a text differently.
+    context: usize,
+    /// Their text.
+    context_text: String,
+    /// Ids so far.
+    tokens: usize,
+}
+
+impl DecodeStream<'_> {
+    /// Takes the next id. Returns the text that is now complete, which is empty within a character of several tokens.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::decode`].
+    pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
+        if self.tokenizer.inner.id_to_token(id).is_none() {
+            return Err(TokenizerError::UnknownId { id, position: self.tokens, largest: self.tokenizer.largest_id });
+        }
+        self.tokens += 1;
+        self.ids.push(id);
+        let text = self.tokenizer.decode_known(&self.ids)?;
+        // U+FFFD at the end is most often a character whose last bytes are still to come.
+        if text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        let piece = text.strip_prefix(&self.context_text).unwrap_or(&text).to_owned();
+        self.ids.drain(..self.context);
+        self.context = self.ids.len();
+        self.context_text = self.tokenizer.decode_known(&self.ids)?;
+        Ok(piece)
+    }
+
+    /// Ends the stream. Returns the text of ids that never became complete characters.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::decode`].
+    pub fn finish(self) -> Result<String, TokenizerError> {
+        let text = self.tokenizer.decode_known(&self.ids)?;
+        Ok(text.strip_prefix(&self.context_text).unwrap_or(&text).to_owned())
+    }
+}
