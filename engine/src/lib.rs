@@ -1,4 +1,5 @@
 //! See ARCHITECTURE.md.
 
 pub mod checkpoint;
+pub mod expert_cache;
 pub mod model;

@@ -1,0 +1,6 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod build;
+mod damage;
+mod support;
+mod tiny_moe;
