@@ -1,0 +1,18 @@
+//! The ledger on disk: the crate's documentation draws it.
+//!
+//! Files: `line.rs` one record as one line, `head.rs` where a chain ends, `append.rs` adding to it, `logs.rs` raw logs,
+//! `read.rs` streaming it, `chain.rs` and `verify.rs` judging it, `publish.rs` copying out of it.
+
+mod append;
+mod chain;
+mod head;
+mod line;
+mod logs;
+mod publish;
+mod read;
+mod verify;
+
+pub use append::{Appended, Ledger};
+pub use publish::{Selection, publish};
+pub use read::{Records, heads, read};
+pub use verify::{Problem, ProblemKind, VerifyReport, verify, verify_anchored};

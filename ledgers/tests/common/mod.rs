@@ -1,0 +1,190 @@
+//! Records for tests.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use assay_ledgers::*;
+use proptest::prelude::*;
+
+pub fn identity() -> Identity {
+    Identity {
+        checkpoint: CheckpointIdentity {
+            name: "tiny-moe".to_owned(),
+            shards: BTreeMap::from([("model.safetensors".to_owned(), Sha256::of(b"weights"))]),
+            config: Sha256::of(b"config"),
+        },
+        tokenizer: Some(Sha256::of(b"tokenizer")),
+        template: None,
+        source: SourceIdentity { commit: "0123456789abcdef0123456789abcdef01234567".to_owned(), dirty: None },
+        binary: Sha256::of(b"binary"),
+        precision: PrecisionIdentity {
+            experts: NumberFormat::Int4,
+            expert_quantization: Some(ExpertQuantization::Amax),
+            attention: NumberFormat::Bf16,
+            dense: NumberFormat::Bf16,
+            head: NumberFormat::Bf16,
+            kv: NumberFormat::Bf16,
+        },
+        heatmap: Some(Sha256::of(b"heatmap")),
+        device: DeviceIdentity {
+            kind: DeviceKind::Host,
+            name: "a processor".to_owned(),
+            driver: None,
+            cuda: None,
+            cpu_features: "x86-64-v3".to_owned(),
+            threads: 2,
+            link: Some(LinkIdentity { bandwidth_bytes_per_s: 5.5e10, latency_s: 1.04e-5 }),
+        },
+        memory: MemoryIdentity { vram_bytes: 48 << 20, margin_bytes: 4 << 20 },
+        context: 8192,
+        residency_policy: "lru".to_owned(),
+        approximation: None,
+        sampling: Sampling::Greedy,
+        prompts: PromptsIdentity {
+            set: "packaged".to_owned(),
+            texts: BTreeMap::from([
+                ("alice.txt".to_owned(), Sha256::of(b"alice")),
+                ("frankenstein.txt".to_owned(), Sha256::of(b"frankenstein")),
+            ]),
+        },
+        suite: Some(SuiteIdentity { name: "benchmark".to_owned(), file: Sha256::of(b"suite") }),
+        synthetic: false,
+    }
+}
+
+pub fn speed_body(samples: &[f64]) -> SpeedBody {
+    let hcs = Hcs { resident: 32, total: 64, hit_rate: Some(0.8125), cold_bytes: 123_456_789 };
+    SpeedBody {
+        rows: [(Measure::Prefill, 1024), (Measure::Decode, 50)]
+            .map(|(measure, tokens)| SpeedRow {
+                measure,
+                tokens,
+                unit: "tok/s".to_owned(),
+                median: samples[samples.len() / 2],
+                ci95: Some([samples[0], samples[samples.len() - 1]]),
+                best: samples[samples.len() - 1],
+                samples: samples.to_vec(),
+                hcs: Some(hcs.clone()),
+                modelled_link_s: Some(0.001),
+            })
+            .to_vec(),
+        hcs: Some(hcs),
+        low_water_bytes: BTreeMap::from([("prefill".to_owned(), 1 << 20), ("decode".to_owned(), 2 << 20)]),
+        modelled_link_s: Some(0.25),
+    }
+}
+
+pub fn speed(samples: &[f64]) -> Draft {
+    Draft::speed(Run::timing_off(), identity(), speed_body(samples)).class(EvidenceClass::ControlledDevelopment)
+}
+
+pub fn check_body(figure: f64) -> CheckBody {
+    let figures = BTreeMap::from([("logit_difference_max".to_owned(), figure)]);
+    CheckBody {
+        subject: "tiny-moe".to_owned(),
+        reference: "reference.json".to_owned(),
+        rows: vec![CheckRow { row: "prompt 0".to_owned(), figures }],
+    }
+}
+
+pub fn check(figure: f64) -> Draft {
+    Draft::new(EvidenceClass::Functional, identity(), check_body(figure)).verdicts(vec![VerdictRow {
+        row: "prompt 0".to_owned(),
+        verdict: Verdict::Pass,
+        reason: "argmax equal at every position".to_owned(),
+    }])
+}
+
+pub fn perplexity_body(nll_mean: f64) -> PerplexityBody {
+    let row = |document: &str| DocumentRow {
+        document: document.to_owned(),
+        tokens: 2047,
+        nll_total: nll_mean * 2047.0,
+        nll_mean,
+        perplexity: nll_mean.exp(),
+    };
+    PerplexityBody {
+        window: 2048,
+        stride: 1024,
+        documents: vec![row("alice"), row("frankenstein")],
+        tokens: 4094,
+        nll_total: nll_mean * 4094.0,
+        perplexity: nll_mean.exp(),
+        comparison: Some(PerplexityComparison {
+            against: Sha256::of(b"other"),
+            against_name: "tiny-moe-bf16".to_owned(),
+            against_record: None,
+            documents: 2,
+            against_perplexity: 71.0,
+            nll_difference: 0.01,
+            nll_difference_ci95: None,
+            document_differences: BTreeMap::from([("alice".to_owned(), 0.01), ("frankenstein".to_owned(), 0.01)]),
+        }),
+    }
+}
+
+/// Any draft: every kind that a run writes, any finite figures, any text.
+pub fn any_draft() -> impl Strategy<Value = Draft> {
+    let figure = prop::num::f64::NORMAL | prop::num::f64::ZERO | prop::num::f64::SUBNORMAL;
+    let text = any::<String>();
+    (0..4_u8, prop::collection::vec(figure, 1..8), text, 0..(1_u64 << 53), any::<u64>(), any::<bool>()).prop_map(
+        |(kind, figures, text, bytes, seed, flag)| {
+            let mut identity = identity();
+            identity.memory.vram_bytes = bytes;
+            identity.template = flag.then(|| Sha256::of(text.as_bytes()));
+            identity.sampling =
+                Sampling::Random(RandomSampling { temperature: figures[0], top_k: None, top_p: None, seed });
+            identity.prompts.texts.insert(text.clone(), Sha256::of(b"text"));
+            let draft = match kind {
+                0 => Draft::speed(Run::timing_off(), identity, speed_body(&figures)),
+                1 => Draft::new(EvidenceClass::Functional, identity, check_body(figures[0])),
+                2 => {
+                    let mut body = perplexity_body(1.0);
+                    body.nll_total = figures[0];
+                    Draft::new(EvidenceClass::Historical, identity, body)
+                }
+                _ => Draft::new(
+                    EvidenceClass::MeasuredPlanning,
+                    identity,
+                    DecisionBody {
+                        question: text.clone(),
+                        choice: "this".to_owned(),
+                        reason: text.clone(),
+                        evidence: vec![Sha256::of(b"record")],
+                    },
+                ),
+            };
+            let other = BTreeMap::from([
+                ("flag".to_owned(), Observation::Flag(flag)),
+                ("number_mhz".to_owned(), Observation::Number(figures[0])),
+                (text.clone(), Observation::Text(text.clone())),
+            ]);
+            draft
+                .class(EvidenceClass::ControlledDevelopment)
+                .observations(Observations { load_average_1m: Some(figures[0]), cpu_mhz: None, other })
+                .command(["assay", "benchmark", text.as_str()])
+        },
+    )
+}
+
+pub fn chain_of(ledger: &Ledger) -> PathBuf {
+    ledger.dir().join(format!("{}.jsonl", ledger.writer()))
+}
+
+pub fn kinds(dir: &Path) -> Vec<ProblemKind> {
+    verify(dir).unwrap().problems.into_iter().map(|problem| problem.kind).collect()
+}
+
+/// A ledger of `count` small records and a log each for the first two.
+pub fn filled(dir: &Path, count: usize) -> Ledger {
+    let ledger = Ledger::open(dir).unwrap();
+    for number in 0..count {
+        let mut draft = check(number as f64);
+        if number < 2 {
+            draft = draft.log(ledger.store_log("stderr.log", format!("log {number}\n").as_bytes()).unwrap());
+        }
+        ledger.append(draft).unwrap();
+    }
+    ledger
+}

@@ -1,0 +1,149 @@
+//! Appending, reading, verifying and publishing as a command does them.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::fs;
+
+use assay_ledgers::*;
+use common::*;
+
+#[test]
+fn records_come_back_and_verify() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 3);
+    let log = ledger.store_log("stdout.log", &b"tok/s 12\n"[..]).unwrap();
+    let draft = Draft::speed(Run::timing_off(), identity(), speed_body(&[1.0, 2.0, 3.0])).log(log);
+    let written = ledger.append(draft).unwrap();
+    assert_eq!(written.torn, None);
+    assert_eq!(written.record.sequence, 4);
+
+    let report = verify(dir.path()).unwrap();
+    assert_eq!((report.records, report.verdict), (4, Verdict::Pass), "{:?}", report.problems);
+    assert!(report.problems.is_empty());
+    assert_eq!(report.heads, heads(dir.path()).unwrap());
+    assert_eq!(report.heads[0].hash, Some(written.record.hash));
+
+    let records: Vec<Record> = read(dir.path()).unwrap().collect::<Result<_>>().unwrap();
+    assert_eq!(records[3], written.record);
+    assert_eq!(records[3].previous, Some(records[2].hash));
+    assert_eq!(Ledger::find(dir.path(), &written.record.hash.short()).unwrap(), written.record);
+    assert!(matches!(Ledger::find(dir.path(), "ffffffffffff"), Err(Error::NoSuchRecord { .. })));
+    assert!(matches!(Ledger::find(dir.path(), "ab"), Err(Error::Ambiguous { .. })));
+}
+
+#[test]
+fn any_tool_can_check_a_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 2);
+    for line in fs::read_to_string(chain_of(&ledger)).unwrap().lines() {
+        let mut value: serde_json::Value = serde_json::from_str(line).unwrap();
+        let stated = value.as_object_mut().unwrap().remove("hash").unwrap();
+        assert_eq!(Sha256::of_canonical(&value).unwrap().to_string(), stated.as_str().unwrap());
+    }
+}
+
+#[test]
+fn what_cannot_be_evidence_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 2);
+    let without_log = Draft::speed(Run::timing_off(), identity(), speed_body(&[1.0]));
+    assert!(matches!(ledger.append(without_log), Err(Error::NoRawLog)));
+    let log = LogRef { sha256: Sha256::of(b"never stored"), bytes: 12, name: "stderr.log".to_owned() };
+    assert!(matches!(ledger.append(check(0.0).log(log)), Err(Error::MissingLog { .. })));
+    assert!(matches!(ledger.append(check(f64::NAN)), Err(Error::NotCanonical(_))));
+    let mut large = identity();
+    large.memory.vram_bytes = (1 << 53) + 1;
+    let draft = Draft::new(EvidenceClass::Functional, large, check_body(0.0));
+    assert!(matches!(ledger.append(draft), Err(Error::NotCanonical(_))));
+    let report = verify(dir.path()).unwrap();
+    assert_eq!((report.records, report.verdict), (2, Verdict::Pass), "a refusal writes nothing");
+}
+
+#[test]
+fn publishing_keeps_records_as_they_were() {
+    let (local, tracked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    filled(local.path(), 4);
+    let originals: Vec<Record> = read(local.path()).unwrap().collect::<Result<_>>().unwrap();
+    let chosen = Selection::Hashes(vec![originals[2].hash.to_string(), originals[0].hash.short()]);
+
+    let published = publish(local.path(), &chosen, tracked.path()).unwrap();
+    assert_eq!(published.len(), 2);
+    assert_eq!(published[0].original(), originals[0]);
+    assert_eq!(published[1].original(), originals[2]);
+    assert_eq!(published[1].original_hash(), originals[2].hash);
+    let report = verify(tracked.path()).unwrap();
+    assert_eq!((report.records, report.verdict), (2, Verdict::Pass), "{:?}", report.problems);
+
+    let rest = publish(local.path(), &Selection::All, tracked.path()).unwrap();
+    assert_eq!(rest.len(), 2, "records that are there already are left out");
+    assert_eq!(Ledger::find(tracked.path(), &originals[2].hash.short()).unwrap(), published[1]);
+
+    let again = tempfile::tempdir().unwrap();
+    let twice = publish(tracked.path(), &Selection::All, again.path()).unwrap();
+    assert_eq!(twice[0].original(), originals[0], "a second publication still names the first origin");
+}
+
+#[test]
+fn nothing_is_published_out_of_a_broken_ledger() {
+    let (local, tracked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ledger = filled(local.path(), 3);
+    let text = fs::read_to_string(chain_of(&ledger)).unwrap();
+    fs::write(chain_of(&ledger), text.replacen("prompt 0", "prompt 1", 1)).unwrap();
+    let error = publish(local.path(), &Selection::All, tracked.path()).unwrap_err();
+    assert!(matches!(error, Error::SourceInvalid { .. }), "{error}");
+    assert!(fs::read_dir(tracked.path()).unwrap().next().is_none());
+}
+
+#[test]
+fn a_published_result_cannot_be_rewritten() {
+    let (local, tracked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    filled(local.path(), 1);
+    publish(local.path(), &Selection::All, tracked.path()).unwrap();
+    let mut record = read(tracked.path()).unwrap().next().unwrap().unwrap();
+    record.verdicts[0].verdict = Verdict::Fail;
+    // A forger who recomputes the outer hash and the head still meets the hash of the original.
+    record.hash = Sha256::default();
+    let mut line = assay_ledgers::hash::canonical(&record).unwrap();
+    let hash = Sha256::of(&line);
+    line.pop();
+    line.extend_from_slice(format!(",\"hash\":\"{hash}\"}}\n").as_bytes());
+    let head = Head { writer: record.writer.clone(), count: 1, bytes: line.len() as u64, hash: Some(hash) };
+    fs::write(tracked.path().join(format!("{}.jsonl", record.writer)), line).unwrap();
+    let mut head_bytes = assay_ledgers::hash::canonical(&head).unwrap();
+    head_bytes.push(b'\n');
+    fs::write(tracked.path().join(format!("{}.head", record.writer)), head_bytes).unwrap();
+    assert_eq!(kinds(tracked.path()), [ProblemKind::BadOrigin]);
+}
+
+#[test]
+fn two_machines_ledgers_merge_by_copying() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    filled(one.path(), 3);
+    let ledger = filled(other.path(), 2);
+    for name in [format!("{}.jsonl", ledger.writer()), format!("{}.head", ledger.writer())] {
+        fs::copy(other.path().join(&name), one.path().join(&name)).unwrap();
+    }
+    let report = verify(one.path()).unwrap();
+    assert_eq!((report.records, report.verdict), (5, Verdict::Pass), "{:?}", report.problems);
+    assert_eq!(report.heads.len(), 2);
+}
+
+#[test]
+fn an_anchor_written_down_elsewhere_holds_the_ledger_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 3);
+    let anchors = heads(dir.path()).unwrap();
+    filled(dir.path(), 1);
+    assert_eq!(verify_anchored(dir.path(), &anchors).unwrap().verdict, Verdict::Pass, "a longer chain keeps it");
+
+    fs::remove_file(chain_of(&ledger)).unwrap();
+    fs::remove_file(dir.path().join(format!("{}.head", ledger.writer()))).unwrap();
+    assert_eq!(verify(dir.path()).unwrap().verdict, Verdict::Pass, "nothing here says that there was a chain");
+    let report = verify_anchored(dir.path(), &anchors).unwrap();
+    assert_eq!(report.problems[0].kind, ProblemKind::LostRecords);
+
+    filled(dir.path(), 3); // as many records, but others
+    let report = verify_anchored(dir.path(), &anchors).unwrap();
+    assert_eq!(report.problems.iter().map(|problem| problem.kind).collect::<Vec<_>>(), [ProblemKind::BadHead]);
+}
