@@ -21,3 +21,4 @@ mod tests;
 
 pub use error::ModelError;
 pub use registry::load_spec;
+pub use rope::RopeTable;
