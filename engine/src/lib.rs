@@ -1,5 +1,31 @@
-//! See ARCHITECTURE.md.
+//! Assay's engine: mixture-of-experts inference under an exact memory budget.
+//!
+//! From the outside in:
+//!
+//! - [`model_folder`]: a checkpoint's folder, opened, described and fingerprinted
+//! - [`engine`]: prefill, decode, calibration; generic over a device
+//! - [`options`], [`error`]: what a caller decides, what can go wrong
+//! - [`device`]: the trait, and the device without a GPU
+//! - [`memory`]: how many bytes everything needs
+//! - [`residency`]: HCS, which experts are on the device
+//! - [`weights`], [`bank`]: what is on the device for good, what waits in host memory
+//! - [`expert_cache`]: packed experts on disk
+//! - [`checkpoint`], [`model`]: files, and what a model is as data
 
+pub mod bank;
 pub mod checkpoint;
+pub mod device;
+pub mod engine;
+pub mod error;
 pub mod expert_cache;
+pub mod memory;
 pub mod model;
+pub mod model_folder;
+pub mod options;
+pub mod residency;
+pub mod weights;
+
+pub use engine::Engine;
+pub use error::EngineError;
+pub use model_folder::ModelFolder;
+pub use options::{EngineOptions, Precision};

@@ -1,0 +1,108 @@
+//! From a kernel description to the vectorised host kernels.
+
+use assay_kernels::{GateUp, Matrix, twin as simd};
+
+use super::super::kernel::{EXPERT_ABSENT, KvSpan, MatrixSpan};
+use super::super::{DeviceError, Kernel, Span};
+use super::arena::{Arena, Operands};
+
+/// Runs one kernel over the arena.
+pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceError> {
+    let on = arena.operands(kernel.name());
+    match *kernel {
+        Kernel::Embed { ids, table, out } => simd::embed(on.read(ids)?, matrix(&on, table)?, on.write(out)?)?,
+        Kernel::RmsNorm { x, weight, eps, out } => {
+            simd::rms_norm(on.read(x)?, on.read(weight)?, eps, on.write(out)?)?;
+        }
+        Kernel::Linear { x, weight, bias, out } => {
+            let bias = bias.map(|bias| on.read(bias)).transpose()?;
+            simd::linear(on.read(x)?, matrix(&on, weight)?, bias, on.write(out)?)?;
+        }
+        Kernel::HeadNormRope { x, heads, head_dim, norm, eps, cos, sin, first_position } => {
+            let norm = norm.map(|norm| on.read(norm)).transpose()?;
+            let (cos, sin) = (on.read(cos)?, on.read(sin)?);
+            simd::head_norm_rope(on.write(x)?, heads, head_dim, norm, eps, cos, sin, first_position)?;
+        }
+        Kernel::KvAppend { k, v, cache, first_position } => {
+            let KvSpan { layout, bytes } = cache;
+            simd::kv_append(on.read(k)?, on.read(v)?, first_position, layout, on.write(bytes)?)?;
+        }
+        Kernel::Attention { q, heads, cache, first_position, scale, out } => {
+            let KvSpan { layout, bytes } = cache;
+            simd::attention(on.read(q)?, heads, first_position, layout, on.read(bytes)?, scale, on.write(out)?)?;
+        }
+        Kernel::RouterTopK { logits, num_experts, top_k, norm_topk_prob, ids, weights } => {
+            let (ids, weights) = (on.write(ids)?, on.write(weights)?);
+            simd::router_topk(on.read(logits)?, num_experts, top_k, norm_topk_prob, ids, weights)?;
+        }
+        Kernel::Permute { ids, order, offsets } => {
+            let experts = offsets.len().saturating_sub(1);
+            simd::permute(on.read(ids)?, experts, on.write(order)?, on.write(offsets)?)?;
+        }
+        Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, out } => {
+            let (order, offsets) = (on.read(order)?, on.read(offsets)?);
+            let (rows, cols) = (expert.moe_intermediate_size, expert.hidden_size);
+            let experts = experts(&on, table, offsets, |address| {
+                let part = |range| expert_matrix(&on, address, expert.format, range, rows, cols);
+                Ok(GateUp { gate: part(expert.gate())?, up: part(expert.up())? })
+            })?;
+            simd::grouped_gate_up(on.read(x)?, top_k, order, offsets, &experts, on.write(out)?)?;
+        }
+        Kernel::GroupedDown { act, order, offsets, table, expert, out } => {
+            let (order, offsets) = (on.read(order)?, on.read(offsets)?);
+            let (rows, cols) = (expert.hidden_size, expert.moe_intermediate_size);
+            let experts = experts(&on, table, offsets, |address| {
+                expert_matrix(&on, address, expert.format, expert.down(), rows, cols)
+            })?;
+            simd::grouped_down(on.read(act)?, order, offsets, &experts, on.write(out)?)?;
+        }
+        Kernel::Combine { slots, weights, top_k, out } => {
+            simd::combine(on.read(slots)?, on.read(weights)?, top_k, on.write(out)?)?;
+        }
+        Kernel::AddAssign { x, y } => simd::add_assign(on.write(x)?, on.read(y)?)?,
+        Kernel::SwiGlu { gate, up, out } => simd::swiglu(on.read(gate)?, on.read(up)?, on.write(out)?)?,
+        Kernel::Argmax { logits, out } => {
+            if let Some(chosen) = on.write(out)?.first_mut() {
+                *chosen = simd::argmax(on.read(logits)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn matrix<'a>(on: &Operands<'a>, span: MatrixSpan) -> Result<Matrix<'a>, DeviceError> {
+    Ok(Matrix::new(span.format, span.rows, span.cols, on.read(span.bytes)?)?)
+}
+
+/// One of an expert's matrices, by the expert's address.
+fn expert_matrix<'a>(
+    on: &Operands<'a>,
+    address: u64,
+    format: assay_kernels::layout::MatrixFormat,
+    range: std::ops::Range<usize>,
+    rows: usize,
+    cols: usize,
+) -> Result<Matrix<'a>, DeviceError> {
+    let bytes = Span::new(address.saturating_add(range.start as u64), range.len());
+    Ok(Matrix::new(format, rows, cols, on.read(bytes)?)?)
+}
+
+/// Looks up, in the table on the device, every expert that some slot was routed to.
+fn experts<T>(
+    on: &Operands<'_>,
+    table: Span<u64>,
+    offsets: &[u32],
+    view: impl Fn(u64) -> Result<T, DeviceError>,
+) -> Result<Vec<Option<T>>, DeviceError> {
+    let table = on.read(table)?;
+    table
+        .iter()
+        .zip(offsets.windows(2))
+        .enumerate()
+        .map(|(expert, (&address, window))| match (window[0] == window[1], address) {
+            (true, _) => Ok(None),
+            (false, EXPERT_ABSENT) => Err(DeviceError::ExpertAbsent { expert }),
+            (false, address) => view(address).map(Some),
+        })
+        .collect()
+}

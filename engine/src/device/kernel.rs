@@ -1,0 +1,111 @@
+//! Every kernel that the engine launches, as data: operands are spans of device memory, shapes follow from their lengths.
+
+use assay_kernels::KvLayout;
+use assay_kernels::layout::{ExpertLayout, MatrixFormat};
+
+use super::Span;
+
+/// A weight matrix `[rows, cols]` on the device, in the layout of `assay_kernels::layout`.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixSpan {
+    /// How elements are stored.
+    pub format: MatrixFormat,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// The bytes.
+    pub bytes: Span<u8>,
+}
+
+/// One layer's key and value rows.
+#[derive(Debug, Clone, Copy)]
+pub struct KvSpan {
+    /// Heads, width, format and capacity.
+    pub layout: KvLayout,
+    /// The bytes.
+    pub bytes: Span<u8>,
+}
+
+/// Value of a device table entry for an expert that is not on the device.
+pub const EXPERT_ABSENT: u64 = u64::MAX;
+
+/// A launch. `T` is a number of tokens, `S = T * top_k` a number of slots (slot = token * top_k + rank).
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)] // operand names are those of the kernel crate, which documents them
+pub enum Kernel {
+    /// `out[T, hidden] = table[ids[T]]`
+    Embed { ids: Span<u32>, table: MatrixSpan, out: Span<f32> },
+    /// `out[T, width] = rms_norm(x[T, width]) * weight[width]`
+    RmsNorm { x: Span<f32>, weight: Span<f32>, eps: f32, out: Span<f32> },
+    /// `out[T, rows] = weight[rows, cols] · x[T, cols] + bias[rows]`
+    Linear { x: Span<f32>, weight: MatrixSpan, bias: Option<Span<f32>>, out: Span<f32> },
+    /// Norm of each head, then rope, in place on `x[T, heads * head_dim]`; tables are `[positions, head_dim / 2]`.
+    HeadNormRope {
+        x: Span<f32>,
+        heads: usize,
+        head_dim: usize,
+        norm: Option<Span<f32>>,
+        eps: f32,
+        cos: Span<f32>,
+        sin: Span<f32>,
+        first_position: usize,
+    },
+    /// Stores `k[T, kv_heads * head_dim]` and `v` at `first_position ..`.
+    KvAppend { k: Span<f32>, v: Span<f32>, cache: KvSpan, first_position: usize },
+    /// Causal attention of `q[T, heads * head_dim]` over the cache.
+    Attention { q: Span<f32>, heads: usize, cache: KvSpan, first_position: usize, scale: f32, out: Span<f32> },
+    /// Top-k of `logits[T, experts]` into `ids[T, top_k]` and `weights[T, top_k]`.
+    RouterTopK { logits: Span<f32>, num_experts: usize, top_k: usize, norm_topk_prob: bool, ids: Span<u32>, weights: Span<f32> },
+    /// Slots sorted by expert: `order[S]`, `offsets[experts + 1]`.
+    Permute { ids: Span<u32>, order: Span<u32>, offsets: Span<u32> },
+    /// `out[S, intermediate] = silu(gate · x) * (up · x)` by the slot's expert; `table[experts]` holds addresses.
+    GroupedGateUp {
+        x: Span<f32>,
+        top_k: usize,
+        order: Span<u32>,
+        offsets: Span<u32>,
+        table: Span<u64>,
+        expert: ExpertLayout,
+        out: Span<f32>,
+    },
+    /// `out[S, hidden] = down · act[S, intermediate]` by the slot's expert.
+    GroupedDown {
+        act: Span<f32>,
+        order: Span<u32>,
+        offsets: Span<u32>,
+        table: Span<u64>,
+        expert: ExpertLayout,
+        out: Span<f32>,
+    },
+    /// `out[T, hidden] = Σ weights · slots` in rank order.
+    Combine { slots: Span<f32>, weights: Span<f32>, top_k: usize, out: Span<f32> },
+    /// `x = x + y`
+    AddAssign { x: Span<f32>, y: Span<f32> },
+    /// `out = silu(gate) * up`
+    SwiGlu { gate: Span<f32>, up: Span<f32>, out: Span<f32> },
+    /// `out[0] = argmax(logits)`
+    Argmax { logits: Span<f32>, out: Span<u32> },
+}
+
+impl Kernel {
+    /// The kernel's name, for errors and traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kernel::Embed { .. } => "embed",
+            Kernel::RmsNorm { .. } => "rms_norm",
+            Kernel::Linear { .. } => "linear",
+            Kernel::HeadNormRope { .. } => "head_norm_rope",
+            Kernel::KvAppend { .. } => "kv_append",
+            Kernel::Attention { .. } => "attention",
+            Kernel::RouterTopK { .. } => "router_topk",
+            Kernel::Permute { .. } => "permute",
+            Kernel::GroupedGateUp { .. } => "grouped_gate_up",
+            Kernel::GroupedDown { .. } => "grouped_down",
+            Kernel::Combine { .. } => "combine",
+            Kernel::AddAssign { .. } => "add_assign",
+            Kernel::SwiGlu { .. } => "swiglu",
+            Kernel::Argmax { .. } => "argmax",
+        }
+    }
+}

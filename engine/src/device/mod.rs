@@ -1,0 +1,166 @@
+//! What the engine asks of a device: memory, two streams, events and kernel launches.
+//!
+//! The engine is written once, generic over [`Device`]. [`host::HostDevice`] runs the CPU kernels over an arena of exactly the
+//! budget's size; a CUDA device honours the same trait. Work is queued on two streams, [`Stream::Compute`] and
+//! [`Stream::Copy`]; within a stream it runs in order, between streams only events order it.
+//!
+//! - [`span`]: typed addresses ([`Span`]) and owned allocations ([`Buffer`])
+//! - [`kernel`]: every kernel the engine may launch, as data
+//! - [`host`]: the device without a GPU
+
+pub mod host;
+pub mod kernel;
+pub mod span;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use kernel::Kernel;
+pub use span::{ALIGNMENT, Buffer, Carver, Span, align_up};
+
+use crate::bank::HostBank;
+
+/// The two queues of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Kernels and the small uploads they read.
+    Compute,
+    /// Expert weights on their way over the link.
+    Copy,
+}
+
+/// A point in a stream's order that another stream can wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The stream it was recorded on.
+    pub stream: Stream,
+    /// How many pieces of work that stream had been given.
+    pub sequence: u64,
+}
+
+/// What the link has carried since the device was made.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LinkCounters {
+    /// Bytes of expert weights copied to the device.
+    pub bytes: u64,
+    /// Copies made.
+    pub copies: u64,
+    /// Time those copies take on the declared link, in seconds. Zero where the link is real.
+    pub modelled_s: f64,
+}
+
+/// A device error; every variant names what was asked and what was there.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DeviceError {
+    /// The budget has no contiguous room.
+    #[error(
+        "out of device memory: {label} needs {requested} bytes, the largest free range has {largest_free} of a {budget}-byte budget"
+    )]
+    OutOfMemory {
+        /// What the memory was for.
+        label: &'static str,
+        /// Bytes asked for.
+        requested: u64,
+        /// Largest contiguous free range.
+        largest_free: u64,
+        /// The whole budget.
+        budget: u64,
+    },
+    /// An address outside what is allocated, or misaligned.
+    #[error("{what}: bytes {address}..{end} are not inside one live allocation of this device")]
+    BadAddress {
+        /// The operand.
+        what: &'static str,
+        /// First byte.
+        address: u64,
+        /// One past the last byte.
+        end: u64,
+    },
+    /// A kernel's output overlaps another operand.
+    #[error("{kernel}: operands at byte {first} and byte {second} overlap and one of them is written")]
+    Overlap {
+        /// The kernel.
+        kernel: &'static str,
+        /// Address of the one.
+        first: u64,
+        /// Address of the other.
+        second: u64,
+    },
+    /// Lengths that do not belong together.
+    #[error("{what}: expected {expected} bytes, found {found}")]
+    Length {
+        /// The operand.
+        what: &'static str,
+        /// Bytes expected.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// A copy did not complete.
+    #[error("copy {copy} of {bytes} bytes to the device failed")]
+    CopyFailed {
+        /// Which copy, counted from 1.
+        copy: u64,
+        /// Its size.
+        bytes: u64,
+    },
+    /// An event was waited for and never fired.
+    #[error("event {event} on the {stream:?} stream never fired")]
+    EventLost {
+        /// Which event, counted from 1.
+        event: u64,
+        /// The stream it was recorded on.
+        stream: Stream,
+    },
+    /// The kernel refused its operands.
+    #[error(transparent)]
+    Kernel(#[from] assay_kernels::KernelError),
+    /// A route chose an expert whose weights are not on the device.
+    #[error("expert {expert} is routed to but has no address in the table")]
+    ExpertAbsent {
+        /// Expert within its layer.
+        expert: usize,
+    },
+    /// The system refused memory or protection for the arena.
+    #[error("cannot map a device arena of {bytes} bytes: {reason}")]
+    Arena {
+        /// Size asked for.
+        bytes: u64,
+        /// The system's words.
+        reason: String,
+    },
+}
+
+/// A device with a byte-exact memory budget.
+pub trait Device {
+    /// A word for records and messages, e.g. `host`.
+    fn kind(&self) -> &'static str;
+    /// The budget in bytes.
+    fn budget(&self) -> u64;
+    /// Bytes not allocated now.
+    fn free_bytes(&self) -> u64;
+    /// Fewest bytes that were free since the last call; starts over from now.
+    fn take_low_water(&mut self) -> u64;
+    /// Allocates `bytes`, aligned to [`ALIGNMENT`]. The contents are undefined.
+    fn allocate(&mut self, bytes: u64, label: &'static str) -> Result<Buffer, DeviceError>;
+    /// Gives an allocation back. Work that still uses it must have been waited for.
+    fn free(&mut self, buffer: Buffer);
+    /// Queues a copy of expert weights from the host bank on the copy stream.
+    fn copy_from_bank(&mut self, bank: &Arc<HostBank>, source: Range<usize>, to: Span<u8>) -> Result<(), DeviceError>;
+    /// Queues a small upload on the compute stream; the bytes are taken at once.
+    fn upload(&mut self, bytes: &[u8], to: Span<u8>) -> Result<(), DeviceError>;
+    /// Waits for the compute stream, then copies device memory to the host.
+    fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError>;
+    /// Queues a kernel on the compute stream.
+    fn launch(&mut self, kernel: Kernel) -> Result<(), DeviceError>;
+    /// Records an event after all work now queued on `stream`.
+    fn record(&mut self, stream: Stream) -> Result<Event, DeviceError>;
+    /// Makes later work on `stream` wait for `event`.
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError>;
+    /// Waits for both streams.
+    fn synchronize(&mut self) -> Result<(), DeviceError>;
+    /// After an error: drops what is still queued, so that the next request starts from nothing.
+    fn abandon(&mut self);
+    /// What the link has carried.
+    fn link(&self) -> LinkCounters;
+}

@@ -1,0 +1,73 @@
+//! One token: routes are read back at each layer, cold experts are copied into landing slots, the policy runs behind.
+
+use super::Engine;
+use super::layer::LayerPass;
+use super::low_water::Phase;
+use crate::device::Device;
+use crate::error::EngineError;
+use crate::model::spec::{FfnSpec, MoeSpec};
+use crate::weights::FfnWeights;
+
+impl<D: Device> Engine<D> {
+    /// Appends `token` and returns the greedy choice after it. Its complete logits are then [`Engine::last_logits`].
+    ///
+    /// # Errors
+    /// A token out of the vocabulary, a full context, a logit that is not a number, device errors. After an error the
+    /// sequence is as long as before.
+    pub fn decode(&mut self, token: u32) -> Result<u32, EngineError> {
+        self.check_tokens(&[token])?;
+        self.residency.begin_token();
+        let chosen = match self.decode_layers(token) {
+            Ok(chosen) => chosen,
+            Err(error) => {
+                self.recover(Vec::new());
+                self.residency.drop_in_flight();
+                return Err(error);
+            }
+        };
+        self.position += 1;
+        self.note(Phase::Decode);
+        Ok(chosen)
+    }
+
+    fn decode_layers(&mut self, token: u32) -> Result<u32, EngineError> {
+        let (workspace, x) = (self.decode_workspace, self.decode_hidden);
+        let spec = self.spec.clone();
+        self.embed(&[token], workspace.ids, x)?;
+        let mut moe_layer = 0;
+        for (index, layer) in spec.layers.iter().enumerate() {
+            let pass = self.pass(index, &spec, &workspace, x, self.position);
+            pass.attention(&mut self.device)?;
+            match (&layer.ffn, &pass.weights.ffn) {
+                (FfnSpec::Moe(moe), FfnWeights::Moe { router }) => {
+                    pass.route(&mut self.device, moe, router)?;
+                    self.decode_experts(&pass, moe_layer, moe)?;
+                    moe_layer += 1;
+                }
+                (_, FfnWeights::Dense(mlp)) => pass.dense(&mut self.device, mlp)?,
+                (FfnSpec::Dense(_), FfnWeights::Moe { .. }) => {}
+            }
+        }
+        self.head(x, 1, &workspace)?;
+        self.choose()
+    }
+
+    /// Looks the chosen experts up, brings in what is cold, launches, and lets the policy promote.
+    fn decode_experts(&mut self, pass: &LayerPass<'_>, moe_layer: usize, moe: &MoeSpec) -> Result<(), EngineError> {
+        let Some(bank) = self.plan.bank else { return Ok(()) };
+        let mut routes = vec![0u32; moe.num_experts_per_tok];
+        self.device.download(pass.routes(moe)?.as_bytes(), bytemuck::cast_slice_mut(&mut routes))?;
+        self.count_routes(moe_layer, &routes);
+        let slots = self.plan.landing_slots;
+        let misses =
+            self.residency.route(moe_layer, &routes).ok_or(EngineError::Landing { layer: moe_layer, slots })?;
+        let mut table = self.resident_table(moe_layer, &bank);
+        for miss in &misses {
+            table[miss.expert.index() % bank.num_experts] = miss.to.address();
+        }
+        self.copy_experts(&misses)?;
+        pass.experts(&mut self.device, moe, &bank, &table)?;
+        self.residency.settle(moe_layer, &routes);
+        Ok(())
+    }
+}

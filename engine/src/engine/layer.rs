@@ -1,0 +1,148 @@
+//! One decoder layer as kernel launches: the only place that knows the order of operations. Prefill and decode share it.
+
+use crate::device::kernel::KvSpan;
+use crate::device::{Device, Kernel, Span};
+use crate::error::EngineError;
+use crate::memory::{BankMap, Workspace};
+use crate::model::spec::{AttentionSpec, LayerSpec, MoeSpec};
+use crate::weights::{AttentionWeights, DenseWeights, LayerWeights, Linear};
+
+/// A layer's parts and the chunk that goes through it.
+pub(super) struct LayerPass<'a> {
+    pub(super) spec: &'a LayerSpec,
+    pub(super) weights: LayerWeights,
+    pub(super) kv: KvSpan,
+    pub(super) workspace: &'a Workspace,
+    pub(super) hidden_size: usize,
+    pub(super) eps: f32,
+    /// Residual stream of the chunk, `[T, hidden_size]`.
+    pub(super) x: Span<f32>,
+    /// `T`
+    pub(super) tokens: usize,
+    pub(super) first_position: usize,
+}
+
+impl LayerPass<'_> {
+    fn linear<D: Device>(&self, device: &mut D, linear: &Linear, x: Span<f32>, out: Span<f32>) -> Result<(), EngineError> {
+        let x = x.first(self.tokens * linear.weight.cols)?;
+        let out = out.first(self.tokens * linear.weight.rows)?;
+        device.launch(Kernel::Linear { x, weight: linear.weight, bias: linear.bias, out })?;
+        Ok(())
+    }
+
+    fn norm<D: Device>(&self, device: &mut D, weight: Span<f32>) -> Result<Span<f32>, EngineError> {
+        let out = self.hidden(self.workspace.normed)?;
+        device.launch(Kernel::RmsNorm { x: self.x, weight, eps: self.eps, out })?;
+        Ok(out)
+    }
+
+    fn hidden(&self, span: Span<f32>) -> Result<Span<f32>, EngineError> {
+        Ok(span.first(self.tokens * self.hidden_size)?)
+    }
+
+    fn add_branch<D: Device>(&self, device: &mut D) -> Result<(), EngineError> {
+        device.launch(Kernel::AddAssign { x: self.x, y: self.hidden(self.workspace.branch)? })?;
+        Ok(())
+    }
+
+    fn rope<D: Device>(
+        &self,
+        device: &mut D,
+        x: Span<f32>,
+        heads: usize,
+        norm: Option<Span<f32>>,
+    ) -> Result<(), EngineError> {
+        let AttentionSpec { head_dim, .. } = self.spec.attention;
+        let AttentionWeights { cos, sin, .. } = self.weights.attention;
+        let x = x.first(self.tokens * heads * head_dim)?;
+        let first_position = self.first_position;
+        device.launch(Kernel::HeadNormRope { x, heads, head_dim, norm, eps: self.eps, cos, sin, first_position })?;
+        Ok(())
+    }
+
+    /// Norm, projections, rope, KV append, attention, output projection, residual.
+    pub(super) fn attention<D: Device>(&self, device: &mut D) -> Result<(), EngineError> {
+        let (spec, weights, ws) = (&self.spec.attention, self.weights.attention, self.workspace);
+        let (heads, kv_heads) = (spec.num_attention_heads, spec.num_key_value_heads);
+        let q_len = self.tokens * heads * spec.head_dim;
+        let kv_len = self.tokens * kv_heads * spec.head_dim;
+        let normed = self.norm(device, self.weights.input_layernorm)?;
+        self.linear(device, &weights.q_proj, normed, ws.q)?;
+        self.linear(device, &weights.k_proj, normed, ws.k)?;
+        self.linear(device, &weights.v_proj, normed, ws.v)?;
+        self.rope(device, ws.q, heads, weights.q_norm)?;
+        self.rope(device, ws.k, kv_heads, weights.k_norm)?;
+        let (k, v, first_position) = (ws.k.first(kv_len)?, ws.v.first(kv_len)?, self.first_position);
+        device.launch(Kernel::KvAppend { k, v, cache: self.kv, first_position })?;
+        device.launch(Kernel::Attention {
+            q: ws.q.first(q_len)?,
+            heads,
+            cache: self.kv,
+            first_position,
+            scale: spec.scale,
+            out: ws.attended.first(q_len)?,
+        })?;
+        self.linear(device, &weights.o_proj, ws.attended, ws.branch)?;
+        self.add_branch(device)
+    }
+
+    /// Norm, gate and up, SwiGLU, down, residual.
+    pub(super) fn dense<D: Device>(&self, device: &mut D, mlp: &DenseWeights) -> Result<(), EngineError> {
+        let ws = self.workspace;
+        let len = self.tokens * mlp.gate_proj.weight.rows;
+        let normed = self.norm(device, self.weights.post_attention_layernorm)?;
+        self.linear(device, &mlp.gate_proj, normed, ws.gate)?;
+        self.linear(device, &mlp.up_proj, normed, ws.up)?;
+        let out = ws.act.first(len)?;
+        device.launch(Kernel::SwiGlu { gate: ws.gate.first(len)?, up: ws.up.first(len)?, out })?;
+        self.linear(device, &mlp.down_proj, out, ws.branch)?;
+        self.add_branch(device)
+    }
+
+    /// Norm and router: afterwards `routes` and `route_weights` are set.
+    pub(super) fn route<D: Device>(&self, device: &mut D, moe: &MoeSpec, router: &Linear) -> Result<(), EngineError> {
+        let ws = self.workspace;
+        let (num_experts, top_k) = (moe.num_experts(), moe.num_experts_per_tok);
+        let normed = self.norm(device, self.weights.post_attention_layernorm)?;
+        self.linear(device, router, normed, ws.router_logits)?;
+        device.launch(Kernel::RouterTopK {
+            logits: ws.router_logits.first(self.tokens * num_experts)?,
+            num_experts,
+            top_k,
+            norm_topk_prob: moe.norm_topk_prob,
+            ids: self.routes(moe)?,
+            weights: ws.route_weights.first(self.tokens * top_k)?,
+        })?;
+        Ok(())
+    }
+
+    /// The chosen experts, `[T * top_k]`.
+    pub(super) fn routes(&self, moe: &MoeSpec) -> Result<Span<u32>, EngineError> {
+        Ok(self.workspace.routes.first(self.tokens * moe.num_experts_per_tok)?)
+    }
+
+    /// The routed experts, whose addresses `table` gives, and the residual.
+    pub(super) fn experts<D: Device>(
+        &self,
+        device: &mut D,
+        moe: &MoeSpec,
+        bank: &BankMap,
+        table: &[u64],
+    ) -> Result<(), EngineError> {
+        let ws = self.workspace;
+        let top_k = moe.num_experts_per_tok;
+        let slots = self.tokens * top_k;
+        let (order, offsets) = (ws.order.first(slots)?, ws.offsets.first(bank.num_experts + 1)?);
+        let on_device = ws.table.first(table.len())?;
+        device.upload(bytemuck::cast_slice(table), on_device.as_bytes())?;
+        device.launch(Kernel::Permute { ids: self.routes(moe)?, order, offsets })?;
+        let act = ws.expert_act.first(slots * bank.expert.moe_intermediate_size)?;
+        let out = ws.expert_out.first(slots * self.hidden_size)?;
+        let (table, expert, x) = (on_device, bank.expert, self.hidden(ws.normed)?);
+        device.launch(Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, out: act })?;
+        device.launch(Kernel::GroupedDown { act, order, offsets, table, expert, out })?;
+        let weights = ws.route_weights.first(slots)?;
+        device.launch(Kernel::Combine { slots: out, weights, top_k, out: self.hidden(ws.branch)? })?;
+        self.add_branch(device)
+    }
+}

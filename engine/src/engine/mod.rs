@@ -1,0 +1,381 @@
+//! The engine: one model on one device, one sequence at a time.
+//!
+//! - [`layer`]: one decoder layer as launches
+//! - [`prefill`]: layer groups outside, chunks inside, two staging regions
+//! - [`decode`]: one token through HCS
+//! - [`calibrate`]: measured memory needs, and the residency they allow
+//! - [`low_water`]: free memory by phase
+//!
+//! Tokens and logits are functions of the weights and the token ids alone: budget, policy, chunk size, heatmap and the way
+//! the prompt is fed change where bytes are and when they move, never a bit of an answer.
+
+mod calibrate;
+mod decode;
+mod layer;
+mod low_water;
+mod prefill;
+
+use std::sync::Arc;
+
+pub use calibrate::{Calibration, Requirement};
+pub use low_water::{LowWater, Phase};
+
+use crate::bank::HostBank;
+use crate::checkpoint::Checkpoint;
+use crate::device::kernel::{EXPERT_ABSENT, KvSpan, MatrixSpan};
+use crate::device::{Buffer, Device, Kernel, LinkCounters, Span, Stream};
+use crate::error::EngineError;
+use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
+use crate::memory::{BankMap, MemoryPlan, Workspace};
+use crate::model::spec::ModelSpec;
+use crate::options::EngineOptions;
+use crate::residency::{Heatmap, Miss, Residency, ResidencyCounters};
+use crate::weights::Weights;
+use assay_kernels::KvLayout;
+use layer::LayerPass;
+
+/// A loaded model.
+pub struct Engine<D: Device> {
+    device: D,
+    spec: Arc<ModelSpec>,
+    options: EngineOptions,
+    plan: MemoryPlan,
+    weights: Weights,
+    kv: Vec<KvSpan>,
+    bank: Arc<HostBank>,
+    residency: Residency,
+    /// Everything that lives as long as the engine.
+    buffers: Vec<Buffer>,
+    decode_workspace: Workspace,
+    /// `[LOGITS_ROWS, vocab_size]`
+    logits: Span<f32>,
+    chosen: Span<u32>,
+    /// Residual stream of the token being decoded, `[hidden_size]`.
+    decode_hidden: Span<f32>,
+    /// Tokens in a prefill chunk.
+    chunk: usize,
+    calibration: Option<Calibration>,
+    low_water: LowWater,
+    /// Fewest free bytes of the calibration run in progress.
+    run_low_water: u64,
+    position: usize,
+    /// Routes counted while observing, `[moe layer][expert]`.
+    observed: Option<Vec<Vec<u64>>>,
+}
+
+/// How full the device is with experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Residents {
+    /// Experts on the device now.
+    pub resident: usize,
+    /// Experts of the model.
+    pub total: usize,
+    /// Slots that are lent to prefill.
+    pub soft_slots: usize,
+}
+
+impl<D: Device> Engine<D> {
+    /// Checks the budget, loads the weights, calibrates and fills the expert cache.
+    ///
+    /// `bank` holds the experts in `options.precision.experts`, at the places that [`MemoryPlan::bank`] gives.
+    pub fn load(
+        device: D,
+        checkpoint: &Checkpoint,
+        spec: Arc<ModelSpec>,
+        bank: Arc<HostBank>,
+        heatmap: Option<&Heatmap>,
+        options: EngineOptions,
+    ) -> Result<Self, EngineError> {
+        let plan = check(&device, &spec, &bank, &options)?;
+        let mut device = device;
+        device.take_low_water();
+        let (weights, weights_buffer) = Weights::load(&mut device, checkpoint, &spec, &options)?;
+        let mut buffers = vec![weights_buffer];
+        let kv = allocate_kv(&mut device, &spec, &options, &plan, &mut buffers)?;
+        let mut persist = |device: &mut D, bytes: u64, label| -> Result<u64, EngineError> {
+            let buffer = device.allocate(bytes, label)?;
+            let address = buffer.address();
+            buffers.push(buffer);
+            Ok(address)
+        };
+        let decode_base = persist(&mut device, plan.decode_workspace_bytes, "the decode workspace")?;
+        let (decode_workspace, _) = Workspace::carve(decode_base, &plan.sizes, 1);
+        let hidden_base = persist(&mut device, plan.hidden_bytes(1), "the decode residual stream")?;
+        let logits_base = persist(&mut device, plan.logits_bytes, "the logits")?;
+        let chosen_base = persist(&mut device, plan.chosen_bytes, "the chosen token")?;
+        let mut residency = Residency::new(
+            plan.sizes.moe_layers,
+            plan.sizes.num_experts,
+            heatmap,
+            options.policy,
+            options.promotions_per_token,
+            plan.landing_slots,
+        );
+        for _ in 0..plan.landing_slots {
+            let address = persist(&mut device, plan.slot_bytes(), "a landing slot")?;
+            residency.add_hard(Span::new(address, plan.slot_bytes() as usize));
+        }
+        let mut engine = Self {
+            decode_workspace,
+            logits: Span::new(logits_base, LOGITS_ROWS * plan.sizes.vocab_size),
+            chosen: Span::new(chosen_base, 1),
+            decode_hidden: Span::new(hidden_base, plan.sizes.hidden_size),
+            chunk: options.max_chunk.min(options.context_tokens),
+            device,
+            spec,
+            options,
+            plan,
+            weights,
+            kv,
+            bank,
+            residency,
+            buffers,
+            calibration: None,
+            low_water: LowWater::default(),
+            run_low_water: u64::MAX,
+            position: 0,
+            observed: None,
+        };
+        engine.note(Phase::Startup);
+        engine.calibrate()?;
+        Ok(engine)
+    }
+
+    /// The budget's parts.
+    pub fn plan(&self) -> &MemoryPlan {
+        &self.plan
+    }
+    /// The model.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+    /// The options it was loaded with.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+    /// What calibration measured.
+    pub fn calibration(&self) -> Option<&Calibration> {
+        self.calibration.as_ref()
+    }
+    /// Tokens in a prefill chunk now.
+    pub fn chunk(&self) -> usize {
+        self.chunk
+    }
+    /// Tokens in the sequence.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+    /// Low-water marks so far.
+    pub fn low_water(&self) -> LowWater {
+        self.low_water
+    }
+    /// What the link has carried since the device was made.
+    pub fn link(&self) -> LinkCounters {
+        self.device.link()
+    }
+    /// Hits, misses and bytes of decode since the last call.
+    pub fn take_counters(&mut self) -> ResidencyCounters {
+        self.residency.take_counters()
+    }
+    /// How many experts are on the device.
+    pub fn residents(&self) -> Residents {
+        let (resident, total) = (self.residency.resident(), self.residency.total());
+        Residents { resident, total, soft_slots: self.residency.soft_slots() }
+    }
+    /// The device, e.g. to inject faults.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Forgets the sequence; the next prefill starts at position 0.
+    pub fn reset(&mut self) {
+        self.position = 0;
+    }
+
+    /// Forgets the tokens from `position` on. Rows that were written for them are overwritten before they are read.
+    pub fn truncate(&mut self, position: usize) {
+        self.position = self.position.min(position);
+    }
+
+    /// Starts counting routes in prefill and decode; see [`Engine::take_observed`].
+    pub fn observe_routes(&mut self) {
+        self.observed = Some(vec![vec![0; self.plan.sizes.num_experts]; self.plan.sizes.moe_layers]);
+    }
+    /// Routes counted since [`Engine::observe_routes`], `[moe layer][expert]`; stops counting.
+    pub fn take_observed(&mut self) -> Option<Vec<Vec<u64>>> {
+        self.observed.take()
+    }
+
+    /// Complete logits after the last token, `[vocab_size]`.
+    pub fn last_logits(&mut self) -> Result<Vec<f32>, EngineError> {
+        let mut logits = vec![0f32; self.plan.sizes.vocab_size];
+        let row = self.logits.first(logits.len())?;
+        self.device.download(row.as_bytes(), bytemuck::cast_slice_mut(&mut logits))?;
+        Ok(logits)
+    }
+
+    /// Ends a phase. Until calibration is done every run belongs to it.
+    fn note(&mut self, phase: Phase) {
+        let free = self.device.take_low_water();
+        self.run_low_water = self.run_low_water.min(free);
+        let calibrating = self.calibration.is_none() && phase != Phase::Startup;
+        self.low_water.note(if calibrating { Phase::Calibration } else { phase }, free);
+    }
+
+    /// After an error: nothing queued, nothing borrowed.
+    fn recover(&mut self, borrowed: Vec<Buffer>) {
+        self.device.abandon();
+        for buffer in borrowed {
+            self.device.free(buffer);
+        }
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        if tokens.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        let context = self.options.context_tokens;
+        if tokens.len() > context - self.position {
+            return Err(EngineError::ContextFull { tokens: tokens.len(), position: self.position, context });
+        }
+        let vocab_size = self.spec.vocab_size;
+        match tokens.iter().position(|&id| id as usize >= vocab_size) {
+            None => Ok(()),
+            Some(index) => Err(EngineError::TokenId { id: tokens[index], index, vocab_size }),
+        }
+    }
+
+    fn embed(&mut self, tokens: &[u32], ids: Span<u32>, out: Span<f32>) -> Result<(), EngineError> {
+        let ids = ids.first(tokens.len())?;
+        self.device.upload(bytemuck::cast_slice(tokens), ids.as_bytes())?;
+        self.device.launch(Kernel::Embed { ids, table: self.weights.embed_tokens, out })?;
+        Ok(())
+    }
+
+    /// Final norm and head over `rows` rows of the residual stream; logits go to the first rows of the logits buffer.
+    fn head(&mut self, x: Span<f32>, rows: usize, workspace: &Workspace) -> Result<Span<f32>, EngineError> {
+        let out = workspace.normed.first(rows * self.spec.hidden_size)?;
+        let eps = self.spec.rms_norm_eps;
+        self.device.launch(Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out })?;
+        let weight: MatrixSpan = self.weights.lm_head;
+        let logits = self.logits.first(rows * weight.rows)?;
+        self.device.launch(Kernel::Linear { x: out, weight, bias: None, out: logits })?;
+        Ok(logits)
+    }
+
+    /// Greedy choice from the first row of logits.
+    fn choose(&mut self) -> Result<u32, EngineError> {
+        let logits = self.logits.first(self.plan.sizes.vocab_size)?;
+        self.device.launch(Kernel::Argmax { logits, out: self.chosen })?;
+        let mut chosen = [0u32];
+        self.device.download(self.chosen.as_bytes(), bytemuck::cast_slice_mut(&mut chosen))?;
+        Ok(chosen[0])
+    }
+
+    /// Layer `index` for `tokens` tokens from `first_position` on, whose residual stream is `x`. Borrows nothing of the engine.
+    fn pass<'a>(
+        &self,
+        index: usize,
+        spec: &'a ModelSpec,
+        workspace: &'a Workspace,
+        x: Span<f32>,
+        first_position: usize,
+    ) -> LayerPass<'a> {
+        LayerPass {
+            spec: &spec.layers[index],
+            weights: self.weights.layers[index],
+            kv: self.kv[index],
+            workspace,
+            hidden_size: spec.hidden_size,
+            eps: spec.rms_norm_eps,
+            x,
+            tokens: x.len() / spec.hidden_size,
+            first_position,
+        }
+    }
+
+    /// Copies experts into slots and makes the compute stream wait for them.
+    fn copy_experts(&mut self, copies: &[Miss]) -> Result<(), EngineError> {
+        let Some(bank) = self.plan.bank else { return Ok(()) };
+        if copies.is_empty() {
+            return Ok(());
+        }
+        // A slot may still be read by kernels that are queued.
+        let free = self.device.record(Stream::Compute)?;
+        self.device.wait(Stream::Copy, free)?;
+        for copy in copies {
+            self.device.copy_from_bank(&self.bank, bank.expert_range(copy.expert), copy.to)?;
+        }
+        let arrived = self.device.record(Stream::Copy)?;
+        self.device.wait(Stream::Compute, arrived)?;
+        Ok(())
+    }
+
+    fn count_routes(&mut self, moe_layer: usize, routes: &[u32]) {
+        if let Some(counts) = &mut self.observed {
+            for &expert in routes {
+                counts[moe_layer][expert as usize] += 1;
+            }
+        }
+    }
+
+    /// A table of one layer's resident experts.
+    fn resident_table(&self, moe_layer: usize, bank: &BankMap) -> Vec<u64> {
+        (0..bank.num_experts)
+            .map(|expert| self.residency.address(moe_layer, expert).unwrap_or(EXPERT_ABSENT))
+            .collect()
+    }
+}
+
+/// Everything that can be refused before any work.
+fn check<D: Device>(
+    device: &D,
+    spec: &ModelSpec,
+    bank: &HostBank,
+    options: &EngineOptions,
+) -> Result<MemoryPlan, EngineError> {
+    options.check(spec)?;
+    let plan = MemoryPlan::new(spec, options)?;
+    let expected = plan.bank.map_or(0, |bank| bank.bytes());
+    if bank.len() != expected {
+        return Err(EngineError::Bank { found: bank.len(), expected });
+    }
+    let (budget, needed) = (device.budget(), plan.least_budget(options.min_chunk));
+    if budget < needed {
+        return Err(EngineError::BudgetTooSmall {
+            budget,
+            needed,
+            persistent: plan.persistent_bytes(),
+            prefill: needed - plan.persistent_bytes() - plan.margin_bytes,
+            margin: plan.margin_bytes,
+            min_chunk: options.min_chunk,
+        });
+    }
+    Ok(plan)
+}
+
+fn allocate_kv<D: Device>(
+    device: &mut D,
+    spec: &ModelSpec,
+    options: &EngineOptions,
+    plan: &MemoryPlan,
+    buffers: &mut Vec<Buffer>,
+) -> Result<Vec<KvSpan>, EngineError> {
+    let buffer = device.allocate(plan.kv_bytes, "the KV cache")?;
+    let mut address = buffer.address();
+    buffers.push(buffer);
+    let format = options.precision.kv;
+    let mut layers = Vec::with_capacity(spec.layers.len());
+    for layer in &spec.layers {
+        let layout = KvLayout {
+            format,
+            capacity_tokens: options.context_tokens,
+            kv_heads: layer.attention.num_key_value_heads,
+            head_dim: layer.attention.head_dim,
+        };
+        let bytes = layout.bytes().ok_or(EngineError::TooLarge { what: "a layer's KV cache" })?;
+        layers.push(KvSpan { layout, bytes: Span::new(address, bytes) });
+        address += layer_kv_bytes(format, options.context_tokens, layer)?;
+    }
+    Ok(layers)
+}

@@ -1,0 +1,294 @@
+//! The prompt: layer groups outside, chunks inside, so that each expert crosses the link at most once a prompt
+//! (white paper §4.1–4.3).
+//!
+//! The residual stream of the whole prompt stays on the device. Experts that are resident are used where they are; the rest of
+//! a group is streamed into one of two staging regions while the group before it computes. An allocation that fails
+//! halves the chunk, and the prompt starts again from a clean state.
+
+use std::ops::Range;
+
+use super::Engine;
+use super::low_water::Phase;
+use crate::device::kernel::EXPERT_ABSENT;
+use crate::device::{Buffer, Device, DeviceError, Event, Span, Stream};
+use crate::error::EngineError;
+use crate::memory::plan::LOGITS_ROWS;
+use crate::memory::{BankMap, Workspace};
+use crate::model::spec::FfnSpec;
+use crate::weights::FfnWeights;
+
+/// Called with a position and its complete logits.
+type EachLogits<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>;
+
+/// Consecutive layers whose experts are on the device together.
+#[derive(Debug, Clone)]
+struct Group {
+    layers: Range<usize>,
+    /// One table for each MoE layer of the group.
+    tables: Vec<Vec<u64>>,
+    /// The first MoE layer's number among MoE layers.
+    first_moe: usize,
+    staged: Option<Event>,
+}
+
+/// Device memory of one attempt.
+struct Borrowed {
+    hidden: Span<f32>,
+    workspace: Workspace,
+    regions: Vec<Span<u8>>,
+}
+
+impl<D: Device> Engine<D> {
+    /// Appends a prompt and returns the greedy choice after its last token.
+    ///
+    /// # Errors
+    /// An empty prompt, a token out of the vocabulary, a full context, out of memory at the smallest chunk, a logit that is
+    /// not a number, device errors. After an error the sequence is as long as before.
+    pub fn prefill(&mut self, tokens: &[u32]) -> Result<u32, EngineError> {
+        self.prefill_with(tokens, None)
+    }
+
+    /// [`Engine::prefill`], and the complete logits of every position in order.
+    pub fn prefill_logits(
+        &mut self,
+        tokens: &[u32],
+        each: &mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>,
+    ) -> Result<u32, EngineError> {
+        self.prefill_with(tokens, Some(each))
+    }
+
+    fn prefill_with(&mut self, tokens: &[u32], mut each: Option<EachLogits<'_>>) -> Result<u32, EngineError> {
+        self.check_tokens(tokens)?;
+        self.make_room(tokens.len());
+        let mut emitted = 0;
+        let chosen = loop {
+            let mut borrowed = Vec::new();
+            let attempt = self.attempt(tokens, &mut borrowed, &mut each, &mut emitted);
+            let freed = self.device.synchronize();
+            match attempt.and_then(|chosen| freed.map(|()| chosen).map_err(EngineError::from)) {
+                Ok(chosen) => {
+                    self.recover(borrowed);
+                    break chosen;
+                }
+                Err(EngineError::Device(DeviceError::OutOfMemory { .. })) if self.chunk > self.options.min_chunk => {
+                    self.recover(borrowed);
+                    self.halve_chunk();
+                }
+                Err(error) => {
+                    self.recover(borrowed);
+                    self.note(Phase::Prefill);
+                    return Err(error);
+                }
+            }
+        };
+        self.position += tokens.len();
+        self.note(Phase::Prefill);
+        self.restore_soft()?;
+        self.note(Phase::Restore);
+        Ok(chosen)
+    }
+
+    /// Gives soft slots back until the measured requirement of this prompt is free.
+    fn make_room(&mut self, tokens: usize) {
+        let Some(calibration) = &self.calibration else { return };
+        let wanted = calibration.prefill_requirement(tokens) + self.options.margin_bytes;
+        while self.device.free_bytes() < wanted {
+            let Some(buffer) = self.residency.lend() else { break };
+            self.device.free(buffer);
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        tokens: &[u32],
+        borrowed: &mut Vec<Buffer>,
+        each: &mut Option<EachLogits<'_>>,
+        emitted: &mut usize,
+    ) -> Result<u32, EngineError> {
+        let mut groups = self.groups();
+        let memory = self.borrow(tokens.len(), &groups, borrowed)?;
+        let mut released: Vec<Option<Event>> = vec![None; memory.regions.len()];
+        if let Some(first) = groups.first_mut() {
+            self.stage(first, &memory, 0, &mut released)?;
+        }
+        for index in 0..groups.len() {
+            if index + 1 < groups.len() {
+                let mut next = groups[index + 1].clone();
+                self.stage(&mut next, &memory, index + 1, &mut released)?;
+                groups[index + 1] = next;
+            }
+            let group = &groups[index];
+            if let Some(event) = group.staged {
+                self.device.wait(Stream::Compute, event)?;
+            }
+            for start in (0..tokens.len()).step_by(self.chunk) {
+                let range = start..tokens.len().min(start + self.chunk);
+                self.chunk_through(group, tokens, range, &memory)?;
+            }
+            if !memory.regions.is_empty() {
+                released[index % memory.regions.len()] = Some(self.device.record(Stream::Compute)?);
+            }
+        }
+        if let Some(each) = each {
+            self.all_logits(tokens.len(), &memory, each, emitted)?;
+        }
+        let last = memory.hidden.part((tokens.len() - 1) * self.spec.hidden_size, self.spec.hidden_size)?;
+        self.head(last, 1, &memory.workspace)?;
+        self.choose()
+    }
+
+    /// Layers cut so that each group has at most `layers_per_group` MoE layers.
+    fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let (mut moe_layers, mut in_group) = (0, 0);
+        for (index, layer) in self.spec.layers.iter().enumerate() {
+            let is_moe = matches!(layer.ffn, FfnSpec::Moe(_));
+            if groups.is_empty() || (is_moe && in_group == self.plan.layers_per_group) {
+                groups.push(Group { layers: index..index, tables: Vec::new(), first_moe: moe_layers, staged: None });
+                in_group = 0;
+            }
+            if let Some(group) = groups.last_mut() {
+                group.layers.end = index + 1;
+                if is_moe {
+                    if let Some(bank) = &self.plan.bank {
+                        group.tables.push(self.resident_table(moe_layers, bank));
+                    }
+                    in_group += 1;
+                    moe_layers += 1;
+                }
+            }
+        }
+        groups
+    }
+
+    fn borrow(&mut self, tokens: usize, groups: &[Group], borrowed: &mut Vec<Buffer>) -> Result<Borrowed, EngineError> {
+        let cold = |group: &Group| group.tables.iter().flatten().filter(|&&address| address == EXPERT_ABSENT).count();
+        let staging = groups.iter().map(cold).max().unwrap_or(0) as u64 * self.plan.slot_bytes();
+        let mut take = |device: &mut D, bytes: u64, label| -> Result<u64, EngineError> {
+            let buffer = device.allocate(bytes, label)?;
+            let address = buffer.address();
+            borrowed.push(buffer);
+            Ok(address)
+        };
+        let hidden_len = tokens * self.spec.hidden_size;
+        let hidden = take(&mut self.device, self.plan.hidden_bytes(tokens), "the prompt's residual stream")?;
+        let chunk = self.chunk.min(tokens);
+        let workspace =
+            take(&mut self.device, Workspace::bytes(&self.plan.sizes, chunk), "the workspace of a prefill chunk")?;
+        let mut regions = Vec::new();
+        for _ in 0..2 {
+            if staging > 0 {
+                let address = take(&mut self.device, staging, "a staging region")?;
+                regions.push(Span::new(address, staging as usize));
+            }
+        }
+        Ok(Borrowed {
+            hidden: Span::new(hidden, hidden_len),
+            workspace: Workspace::carve(workspace, &self.plan.sizes, chunk).0,
+            regions,
+        })
+    }
+
+    /// Queues the copies of a group's cold experts into its region, once the region's last user is done.
+    fn stage(
+        &mut self,
+        group: &mut Group,
+        memory: &Borrowed,
+        index: usize,
+        released: &mut [Option<Event>],
+    ) -> Result<(), EngineError> {
+        let (Some(bank), false) = (self.plan.bank, memory.regions.is_empty()) else { return Ok(()) };
+        let slot = index % memory.regions.len();
+        if let Some(event) = released[slot].take() {
+            self.device.wait(Stream::Copy, event)?;
+        }
+        let mut place = 0usize;
+        for (offset, table) in group.tables.iter_mut().enumerate() {
+            let moe_layer = group.first_moe + offset;
+            let mut expert = 0;
+            while expert < table.len() {
+                let run = table[expert..].iter().take_while(|&&address| address == EXPERT_ABSENT).count();
+                if run == 0 {
+                    expert += 1;
+                    continue;
+                }
+                // Neighbours in the bank are neighbours in the region: one copy.
+                let to = memory.regions[slot].part(place, run * bank.expert.bytes)?;
+                self.device.copy_from_bank(&self.bank, bank.range(moe_layer, expert, run), to)?;
+                for (step, address) in table[expert..expert + run].iter_mut().enumerate() {
+                    *address = to.address() + (step * bank.expert.bytes) as u64;
+                }
+                place += run * bank.expert.bytes;
+                expert += run;
+            }
+        }
+        group.staged = Some(self.device.record(Stream::Copy)?);
+        Ok(())
+    }
+
+    fn chunk_through(
+        &mut self,
+        group: &Group,
+        tokens: &[u32],
+        chunk: Range<usize>,
+        memory: &Borrowed,
+    ) -> Result<(), EngineError> {
+        let spec = self.spec.clone();
+        let x = memory.hidden.part(chunk.start * spec.hidden_size, chunk.len() * spec.hidden_size)?;
+        if group.layers.start == 0 {
+            self.embed(&tokens[chunk.clone()], memory.workspace.ids, x)?;
+        }
+        let mut moe_layers = 0;
+        for index in group.layers.clone() {
+            let pass = self.pass(index, &spec, &memory.workspace, x, self.position + chunk.start);
+            pass.attention(&mut self.device)?;
+            match (&spec.layers[index].ffn, &pass.weights.ffn, &self.plan.bank) {
+                (FfnSpec::Moe(moe), FfnWeights::Moe { router }, Some(bank)) => {
+                    let bank: BankMap = *bank;
+                    pass.route(&mut self.device, moe, router)?;
+                    self.observe(group.first_moe + moe_layers, pass.routes(moe)?)?;
+                    pass.experts(&mut self.device, moe, &bank, &group.tables[moe_layers])?;
+                    moe_layers += 1;
+                }
+                (_, FfnWeights::Dense(mlp), _) => pass.dense(&mut self.device, mlp)?,
+                (_, FfnWeights::Moe { .. }, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, moe_layer: usize, routes: Span<u32>) -> Result<(), EngineError> {
+        if self.observed.is_none() {
+            return Ok(());
+        }
+        let mut ids = vec![0u32; routes.len()];
+        self.device.download(routes.as_bytes(), bytemuck::cast_slice_mut(&mut ids))?;
+        self.count_routes(moe_layer, &ids);
+        Ok(())
+    }
+
+    /// Head over every position, a few rows at a time. After a retry, positions that were handed over are not handed over again.
+    fn all_logits(
+        &mut self,
+        tokens: usize,
+        memory: &Borrowed,
+        each: &mut EachLogits<'_>,
+        emitted: &mut usize,
+    ) -> Result<(), EngineError> {
+        let (hidden_size, vocab_size) = (self.spec.hidden_size, self.spec.vocab_size);
+        let rows_at_once = LOGITS_ROWS.min(memory.workspace.tokens);
+        let mut logits = vec![0f32; rows_at_once * vocab_size];
+        while *emitted < tokens {
+            let rows = rows_at_once.min(tokens - *emitted);
+            let x = memory.hidden.part(*emitted * hidden_size, rows * hidden_size)?;
+            let span = self.head(x, rows, &memory.workspace)?;
+            let values = &mut logits[..rows * vocab_size];
+            self.device.download(span.as_bytes(), bytemuck::cast_slice_mut(values))?;
+            for row in values.chunks_exact(vocab_size) {
+                each(self.position + *emitted, row)?;
+                *emitted += 1;
+            }
+        }
+        Ok(())
+    }
+}

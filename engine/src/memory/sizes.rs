@@ -1,0 +1,58 @@
+//! The largest dimension of each kind over a model's layers, which is what shared buffers are sized for.
+
+use crate::model::spec::{FfnSpec, ModelSpec};
+
+/// Largest dimensions over all layers; 0 for a kind that no layer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Rows of embedding and head.
+    pub vocab_size: usize,
+    /// Query heads × head width.
+    pub q_width: usize,
+    /// Key and value heads × head width.
+    pub kv_width: usize,
+    /// Experts in a MoE layer.
+    pub num_experts: usize,
+    /// Experts chosen for a token.
+    pub top_k: usize,
+    /// Width between an expert's projections.
+    pub moe_intermediate_size: usize,
+    /// Width between a dense layer's projections.
+    pub intermediate_size: usize,
+    /// Layers with experts.
+    pub moe_layers: usize,
+}
+
+impl Sizes {
+    /// Of a model.
+    pub fn of(spec: &ModelSpec) -> Self {
+        let mut sizes = Self {
+            hidden_size: spec.hidden_size,
+            vocab_size: spec.vocab_size,
+            q_width: 0,
+            kv_width: 0,
+            num_experts: 0,
+            top_k: 0,
+            moe_intermediate_size: 0,
+            intermediate_size: 0,
+            moe_layers: 0,
+        };
+        for layer in &spec.layers {
+            let attention = &layer.attention;
+            sizes.q_width = sizes.q_width.max(attention.num_attention_heads * attention.head_dim);
+            sizes.kv_width = sizes.kv_width.max(attention.num_key_value_heads * attention.head_dim);
+            match &layer.ffn {
+                FfnSpec::Dense(mlp) => sizes.intermediate_size = sizes.intermediate_size.max(mlp.intermediate_size),
+                FfnSpec::Moe(moe) => {
+                    sizes.moe_layers += 1;
+                    sizes.num_experts = sizes.num_experts.max(moe.num_experts());
+                    sizes.top_k = sizes.top_k.max(moe.num_experts_per_tok);
+                    sizes.moe_intermediate_size = sizes.moe_intermediate_size.max(moe.moe_intermediate_size());
+                }
+            }
+        }
+        sizes
+    }
+}

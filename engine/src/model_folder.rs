@@ -1,0 +1,63 @@
+//! A checkpoint's folder: the files mapped, the model described, every file fingerprinted.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::bank::HostBank;
+use crate::checkpoint::{Checkpoint, FileHash};
+use crate::error::EngineError;
+use crate::expert_cache::{CacheIdentity, Encoding, ExpertCache};
+use crate::model::load_spec;
+use crate::model::spec::ModelSpec;
+
+/// What is needed to build an engine, except the experts.
+#[derive(Debug)]
+pub struct ModelFolder {
+    /// Weight files and config.
+    pub checkpoint: Checkpoint,
+    /// The model they describe.
+    pub spec: Arc<ModelSpec>,
+    /// SHA-256 of config, tokenizer and weight files.
+    pub hashes: Vec<FileHash>,
+}
+
+impl ModelFolder {
+    /// Opens and hashes a folder. `progress` is called with the number of bytes each time some have been hashed.
+    pub fn open(dir: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Self, EngineError> {
+        let checkpoint = Checkpoint::open(dir)?;
+        let spec = Arc::new(load_spec(checkpoint.config_bytes(), &checkpoint.config_path())?);
+        let hashes = checkpoint.file_hashes(progress)?;
+        Ok(Self { checkpoint, spec, hashes })
+    }
+
+    /// One SHA-256 for all files, by name.
+    pub fn sha256(&self) -> String {
+        let mut hasher = Sha256::new();
+        for file in &self.hashes {
+            hasher.update(format!("{} {}\n", file.name, file.sha256));
+        }
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What an expert cache of this folder must be of.
+    pub fn cache_identity(&self, encoding: Encoding) -> Result<CacheIdentity, EngineError> {
+        Ok(CacheIdentity::new(&self.checkpoint, &self.spec, encoding, &self.hashes)?)
+    }
+
+    /// Reads a whole expert cache into memory, checking its hashes. `progress` is called with bytes read.
+    pub fn read_bank(
+        &self,
+        cache: &Path,
+        encoding: Encoding,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Arc<HostBank>, EngineError> {
+        let cache = ExpertCache::open(cache, &self.cache_identity(encoding)?)?;
+        let bytes = usize::try_from(cache.payload_bytes())
+            .map_err(|_| EngineError::TooLarge { what: "the experts" })?;
+        let mut bank = HostBank::zeroed(bytes).map_err(|source| EngineError::HostMemory { bytes, source })?;
+        cache.read_all(bank.bytes_mut(), progress)?;
+        Ok(Arc::new(bank))
+    }
+}

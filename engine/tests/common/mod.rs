@@ -1,0 +1,71 @@
+//! Shared by the engine's tests: the fixture models, and engines over them.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use assay_engine::bank::HostBank;
+use assay_engine::device::host::{HostDevice, HostOptions};
+use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build};
+use assay_engine::memory::MemoryPlan;
+use assay_engine::residency::Heatmap;
+use assay_engine::{Engine, EngineError, EngineOptions, ModelFolder, Precision};
+use assay_kernels::KvFormat;
+
+pub const INT4: Encoding = Encoding::Int4(QuantizeMethod::Amax);
+
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/models").join(name)
+}
+
+/// A model with its experts in memory.
+pub struct Model {
+    pub folder: ModelFolder,
+    pub bank: Arc<HostBank>,
+    pub encoding: Encoding,
+}
+
+impl Model {
+    pub fn open(dir: &Path, encoding: Encoding) -> Self {
+        let folder = ModelFolder::open(dir, &|_| {}).unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        let path = cache.path().join("experts");
+        let identity = folder.cache_identity(encoding).unwrap();
+        build(&folder.checkpoint, &folder.spec, &identity, &path, &BuildOptions::default(), |_, _| {}).unwrap();
+        let bank = folder.read_bank(&path, encoding, &|_| {}).unwrap();
+        Self { folder, bank, encoding }
+    }
+
+    /// Small chunks and no margin, so that a test's budget decides everything.
+    pub fn options(&self, kv: KvFormat, context_tokens: usize) -> EngineOptions {
+        let precision = Precision {
+            experts: self.encoding,
+            attention: Encoding::Bf16,
+            dense: Encoding::Bf16,
+            head: Encoding::Bf16,
+            kv,
+        };
+        EngineOptions { max_chunk: 64, min_chunk: 8, margin_bytes: 0, ..EngineOptions::new(precision, context_tokens) }
+    }
+
+    pub fn plan(&self, options: &EngineOptions) -> MemoryPlan {
+        MemoryPlan::new(&self.folder.spec, options).unwrap()
+    }
+
+    pub fn load(
+        &self,
+        budget: u64,
+        host: HostOptions,
+        heatmap: Option<&Heatmap>,
+        options: EngineOptions,
+    ) -> Result<Engine<HostDevice>, EngineError> {
+        let device = HostDevice::new(budget, host)?;
+        Engine::load(device, &self.folder.checkpoint, self.folder.spec.clone(), self.bank.clone(), heatmap, options)
+    }
+
+    /// With every expert resident.
+    pub fn resident(&self, options: EngineOptions) -> Engine<HostDevice> {
+        let budget = self.plan(&options).resident_budget(options.max_chunk);
+        self.load(budget, HostOptions::default(), None, options).unwrap()
+    }
+}
