@@ -1,2 +1,5 @@
 //! The `assay` command.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    assay_harness::run()
+}

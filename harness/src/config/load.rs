@@ -1,0 +1,174 @@
+//! Finds, reads and checks a config file.
+
+use super::{Config, WeightFormat};
+use crate::repository::Repository;
+use assay_ledgers::Sha256;
+use std::path::{Path, PathBuf};
+
+/// Where short names are looked up, under the repository's root.
+const FOLDER: &str = "suites/configs";
+
+/// A config with the place it came from.
+#[derive(Debug, Clone)]
+pub struct LoadedConfig {
+    /// The file's stem, as `tiny-moe`.
+    pub name: String,
+    /// The file.
+    pub path: PathBuf,
+    /// SHA-256 of the file's bytes.
+    pub sha256: Sha256,
+    /// What it says, with the flags applied.
+    pub config: Config,
+    /// What `model` and `heatmap` are relative to.
+    root: PathBuf,
+}
+
+/// A config that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// No config of that name.
+    #[error("no config is called {name:?}: there are {} (or give a path to a .toml file)", known.join(", "))]
+    UnknownName {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The file cannot be read.
+    #[error("cannot read config {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no config.
+    #[error("config {}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// Fields that do not go together.
+    #[error("config {}: {reason}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Which, and what was expected.
+        reason: String,
+    },
+}
+
+impl LoadedConfig {
+    /// Reads a config by its short name (`tiny-moe`) or its path (anything with a `/` or ending in `.toml`), without
+    /// checking it yet: flags may still change it.
+    ///
+    /// # Errors
+    /// When there is no such file, or it is not a config.
+    pub(super) fn read(name_or_path: &str, repository: &Repository) -> Result<Self, ConfigError> {
+        let path = resolve(name_or_path, repository)?;
+        let read_error = |source| ConfigError::Read { path: path.clone(), source };
+        let text = std::fs::read_to_string(&path).map_err(read_error)?;
+        let absolute = path.canonicalize().map_err(read_error)?;
+        let config = toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.clone(), source: Box::new(source) })?;
+        let own = absolute.ancestors().find_map(Repository::at);
+        Ok(LoadedConfig {
+            name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            sha256: Sha256::of(text.as_bytes()),
+            config,
+            root: own.as_ref().unwrap_or(repository).root().to_owned(),
+            path,
+        })
+    }
+
+    /// The checkpoint folder.
+    pub fn model_folder(&self) -> PathBuf {
+        self.root.join(&self.config.model)
+    }
+
+    /// The heatmap file, where the config names one.
+    pub fn heatmap_path(&self) -> Option<PathBuf> {
+        self.config.residency.heatmap.as_ref().map(|path| self.root.join(path))
+    }
+
+    /// Checks what one field cannot know of another.
+    pub(super) fn check(self) -> Result<Self, ConfigError> {
+        match problem(&self.config) {
+            None => Ok(self),
+            Some(reason) => Err(ConfigError::Invalid { path: self.path, reason }),
+        }
+    }
+}
+
+fn resolve(name_or_path: &str, repository: &Repository) -> Result<PathBuf, ConfigError> {
+    if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
+        return Ok(PathBuf::from(name_or_path));
+    }
+    let folder = repository.path(FOLDER);
+    let path = folder.join(format!("{name_or_path}.toml"));
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(ConfigError::UnknownName { name: name_or_path.to_owned(), known: names(&folder) })
+}
+
+/// Short names of the configs in `folder`, in order.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    names
+}
+
+/// The first thing that is wrong with a config, as a sentence.
+fn problem(config: &Config) -> Option<String> {
+    let Config { precision, memory, context, residency, benchmark, link, .. } = config;
+    let int4 = precision.experts == WeightFormat::Int4;
+    let checks = [
+        (
+            precision.expert_quantization.is_some() != int4,
+            "precision.expert_quantization is for int4 experts, and they need it: \"amax\" or \"search\"".to_owned(),
+        ),
+        (
+            memory.margin >= memory.vram,
+            format!("memory.margin is {}, expected less than memory.vram, {}", memory.margin, memory.vram),
+        ),
+        (
+            context.min_chunk == 0 || context.min_chunk > context.max_chunk,
+            format!(
+                "context.min_chunk is {}, expected 1 to context.max_chunk, {}",
+                context.min_chunk, context.max_chunk
+            ),
+        ),
+        (
+            context.max_chunk > context.tokens,
+            format!("context.max_chunk is {}, expected at most context.tokens, {}", context.max_chunk, context.tokens),
+        ),
+        (
+            benchmark.max_prompt_tokens == 0 || benchmark.max_prompt_tokens >= context.tokens,
+            format!(
+                "benchmark.max_prompt_tokens is {}, expected 1 or more and less than context.tokens, {}",
+                benchmark.max_prompt_tokens, context.tokens
+            ),
+        ),
+        (
+            !(link.bandwidth_gb_s.is_finite() && link.bandwidth_gb_s > 0.0),
+            format!("link.bandwidth_gb_s is {}, expected a positive number", link.bandwidth_gb_s),
+        ),
+        (
+            !(link.latency_us.is_finite() && link.latency_us >= 0.0),
+            format!("link.latency_us is {}, expected 0 or a positive number", link.latency_us),
+        ),
+        (
+            residency.heatmap.as_ref().is_some_and(|path| path.as_os_str().is_empty()),
+            "residency.heatmap is empty: leave it out for none".to_owned(),
+        ),
+    ];
+    checks.into_iter().find_map(|(wrong, reason)| wrong.then_some(reason))
+}

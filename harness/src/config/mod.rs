@@ -1,0 +1,184 @@
+//! What exactly is run: one model, its precisions, its memory and its context, as a TOML file.
+//!
+//! `mod.rs` has the schema, `load.rs` finds, reads and checks a file, `overrides.rs` lets flags replace fields, `size.rs`
+//! reads sizes.
+
+mod load;
+mod overrides;
+mod size;
+
+pub use load::{ConfigError, LoadedConfig};
+pub use overrides::ConfigArgs;
+pub use size::{ByteSize, SizeError};
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A config file, and after the flags are applied, what is run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Checkpoint folder, relative to the root of the repository that the config lies in.
+    pub model: PathBuf,
+    /// Where it runs.
+    pub device: Device,
+    /// Bars the config from quality rows: what it computes is not what the model was trained for.
+    #[serde(default)]
+    pub mechanics_only: bool,
+    /// Formats of weights and KV.
+    pub precision: Precision,
+    /// Device memory.
+    pub memory: Memory,
+    /// Sequence length and chunks.
+    pub context: Context,
+    /// Which experts stay on the device.
+    pub residency: Residency,
+    /// Limits of benchmarks.
+    pub benchmark: Benchmark,
+    /// The modelled link between host and device memory.
+    pub link: Link,
+    /// How a token is chosen.
+    pub sampling: Sampling,
+}
+
+/// Where it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// The CPU, with an arena as device memory and a modelled link.
+    Host,
+}
+
+/// Formats of weights and KV.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Precision {
+    /// Routed experts.
+    pub experts: WeightFormat,
+    /// How INT4 scales are found; for INT4 experts, and only for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expert_quantization: Option<Quantization>,
+    /// Attention projections.
+    pub attention: WeightFormat,
+    /// Feed-forward parts of dense layers.
+    pub dense: WeightFormat,
+    /// Output head.
+    pub head: WeightFormat,
+    /// Keys and values.
+    pub kv: KvFormat,
+}
+
+/// Formats of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightFormat {
+    /// As in the checkpoint
+    Bf16,
+    /// Symmetric, groups of 128 inputs, BF16 scales
+    Int4,
+}
+
+/// How INT4 scales are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantization {
+    /// The group's largest magnitude over 7
+    Amax,
+    /// The scale with the least squared error, of several factors on `amax`
+    Search,
+}
+
+/// Formats of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum KvFormat {
+    /// As computed
+    F32,
+    /// Rounded to nearest, ties to even
+    Bf16,
+}
+
+/// Device memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// The whole budget.
+    pub vram: ByteSize,
+    /// Kept free of experts beyond what calibration measured.
+    pub margin: ByteSize,
+}
+
+/// Sequence length and chunks, in tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Context {
+    /// Longest sequence, prompt and answer together.
+    pub tokens: usize,
+    /// Largest prefill chunk.
+    pub max_chunk: usize,
+    /// Floor below which a failing chunk is not halved further.
+    pub min_chunk: usize,
+}
+
+/// Which experts stay on the device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Residency {
+    /// Which expert leaves when another is promoted.
+    pub policy: Policy,
+    /// Prior of the first resident set; a path like `model`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heatmap: Option<PathBuf>,
+    /// Most experts promoted between two tokens.
+    pub max_promotions_per_token: usize,
+}
+
+/// Residency policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// The least recently used expert leaves
+    Lru,
+    /// The least frequent of the heatmap leaves
+    Frequency,
+    /// Frequency for a core, recency for a tail
+    FrequencyLru,
+}
+
+/// Limits of benchmarks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Benchmark {
+    /// Longest prompt that a speed suite gives this config, in tokens.
+    pub max_prompt_tokens: usize,
+}
+
+/// The modelled link between host and device memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// In 10⁹ bytes a second.
+    pub bandwidth_gb_s: f64,
+    /// Of each copy, in microseconds.
+    pub latency_us: f64,
+}
+
+/// How a token is chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sampling {
+    /// By which rule.
+    pub kind: SamplingKind,
+}
+
+/// Rules for choosing a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SamplingKind {
+    /// The largest logit, ties to the lowest id.
+    Greedy,
+}
+
+#[cfg(test)]
+mod tests;

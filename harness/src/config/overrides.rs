@@ -1,0 +1,99 @@
+//! Flags that replace fields of a config for one run.
+
+use super::{ByteSize, ConfigError, KvFormat, LoadedConfig, Policy, Quantization, WeightFormat};
+use crate::repository::Repository;
+use clap::Args;
+use std::path::PathBuf;
+
+/// The config argument of a command and the flags that change it. What runs, and what its identity says, is the
+/// result.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Config")]
+pub struct ConfigArgs {
+    /// Short name of a config in suites/configs, or a path to a TOML file
+    #[arg(value_name = "CONFIG")]
+    pub name: String,
+    #[command(flatten)]
+    flags: ConfigFlags,
+}
+
+/// The flags alone.
+#[derive(Debug, Clone, Default, Args)]
+struct ConfigFlags {
+    /// Device memory budget, as 20MiB or a number of bytes
+    #[arg(long, value_name = "SIZE")]
+    vram: Option<ByteSize>,
+    /// Device memory kept free of experts
+    #[arg(long, value_name = "SIZE")]
+    margin: Option<ByteSize>,
+    /// Format of the routed experts
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    experts: Option<WeightFormat>,
+    /// How the scales of INT4 experts are found
+    #[arg(long, value_enum, value_name = "METHOD")]
+    expert_quantization: Option<Quantization>,
+    /// Format of keys and values
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    kv: Option<KvFormat>,
+    /// Longest sequence, in tokens
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<usize>,
+    /// Largest prefill chunk, in tokens
+    #[arg(long, value_name = "TOKENS")]
+    max_chunk: Option<usize>,
+    /// Residency policy
+    #[arg(long, value_enum, value_name = "POLICY")]
+    policy: Option<Policy>,
+    /// Heatmap file
+    #[arg(long, value_name = "FILE")]
+    heatmap: Option<PathBuf>,
+    /// Most experts promoted between two tokens
+    #[arg(long, value_name = "N")]
+    max_promotions_per_token: Option<usize>,
+}
+
+impl ConfigArgs {
+    /// The config `name` as it is, without any flag.
+    pub fn named(name: impl Into<String>) -> Self {
+        ConfigArgs { name: name.into(), ..ConfigArgs::default() }
+    }
+
+    /// Reads the config, applies the flags and checks the result.
+    ///
+    /// # Errors
+    /// When there is no such config, it cannot be read, or its fields do not go together.
+    pub fn load(&self, repository: &Repository) -> Result<LoadedConfig, ConfigError> {
+        let mut loaded = LoadedConfig::read(&self.name, repository)?;
+        self.flags.apply(&mut loaded);
+        loaded.check()
+    }
+}
+
+impl ConfigFlags {
+    fn apply(&self, loaded: &mut LoadedConfig) {
+        let config = &mut loaded.config;
+        replace(&mut config.memory.vram, self.vram);
+        replace(&mut config.memory.margin, self.margin);
+        replace(&mut config.precision.experts, self.experts);
+        // A method for scales means nothing where the flag has taken the scales away.
+        if self.experts == Some(WeightFormat::Bf16) {
+            config.precision.expert_quantization = None;
+        }
+        if self.expert_quantization.is_some() {
+            config.precision.expert_quantization = self.expert_quantization;
+        }
+        replace(&mut config.precision.kv, self.kv);
+        replace(&mut config.context.tokens, self.context);
+        replace(&mut config.context.max_chunk, self.max_chunk);
+        replace(&mut config.residency.policy, self.policy);
+        replace(&mut config.residency.max_promotions_per_token, self.max_promotions_per_token);
+        // A flag's path is the user's, from the current folder; a config's is from the repository's root.
+        if let Some(path) = &self.heatmap {
+            config.residency.heatmap = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+        }
+    }
+}
+
+fn replace<T: Copy>(field: &mut T, flag: Option<T>) {
+    *field = flag.unwrap_or(*field);
+}

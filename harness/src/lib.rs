@@ -1,0 +1,22 @@
+//! The `assay` command line: it runs suites on the engine, judges what comes out and keeps the evidence.
+//!
+//! - `cli.rs`: commands and global flags; `commands/`: one file a command; `exit.rs`: exit codes; `output.rs`: answers on
+//!   stdout; `progress.rs`: bars and lines on stderr; `interrupt.rs`: Ctrl-C.
+//! - `repository.rs`: where files are found; `config/`: what is run; `suite/`: which measurements; `corpus/`: pinned texts,
+//!   and prompts of exact length out of them.
+//! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
+
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod corpus;
+pub mod exit;
+pub mod interrupt;
+pub mod output;
+pub mod progress;
+pub mod repository;
+pub mod statistics;
+pub mod suite;
+pub mod windows;
+
+pub use cli::run;

@@ -1,0 +1,184 @@
+//! What a command answers, on stdout, in the form that was asked for. Progress and logs go to stderr.
+
+use clap::ValueEnum;
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
+use serde::Serialize;
+use std::io::Write;
+
+/// Text fits this many columns.
+const WIDTH: u16 = 80;
+
+/// Tables for a reader: one rule, under the headings.
+const PLAIN: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// Forms of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// Tables for a reader
+    #[default]
+    Text,
+    /// One JSON object
+    Json,
+    /// The first table, as comma-separated values with a header line
+    Csv,
+    /// Tables in Markdown
+    Md,
+}
+
+/// An answer: one value for machines, lines and tables for readers.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    json: serde_json::Value,
+    sections: Vec<Section>,
+}
+
+/// A part of an answer for readers.
+#[derive(Debug, Clone)]
+enum Section {
+    Line(String),
+    Table(Table),
+}
+
+/// A table; every row has as many cells as there are columns.
+#[derive(Debug, Clone)]
+pub struct Table {
+    title: String,
+    columns: Vec<Column>,
+    rows: Vec<Vec<String>>,
+}
+
+/// A column's heading and how its cells stand.
+#[derive(Debug, Clone)]
+struct Column {
+    heading: String,
+    alignment: CellAlignment,
+}
+
+impl Answer {
+    /// `json` is the whole answer: what the lines and tables say is taken from it.
+    ///
+    /// # Errors
+    /// When `json` cannot be serialised (a map with keys that are not strings).
+    pub fn new(json: &impl Serialize) -> Result<Self, serde_json::Error> {
+        Ok(Answer { json: serde_json::to_value(json)?, sections: Vec::new() })
+    }
+
+    /// Adds a line of text.
+    pub fn line(mut self, line: impl Into<String>) -> Self {
+        self.sections.push(Section::Line(line.into()));
+        self
+    }
+
+    /// Adds a table.
+    pub fn table(mut self, table: Table) -> Self {
+        self.sections.push(Section::Table(table));
+        self
+    }
+
+    /// Writes the answer to stdout.
+    ///
+    /// # Errors
+    /// When stdout cannot be written.
+    pub fn print(&self, format: Format) -> anyhow::Result<()> {
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(self.render(format)?.as_bytes())?;
+        Ok(stdout.flush()?)
+    }
+
+    /// The answer as it is printed, with a newline at its end.
+    ///
+    /// # Errors
+    /// When a CSV cell or the JSON value cannot be written.
+    pub fn render(&self, format: Format) -> anyhow::Result<String> {
+        match format {
+            Format::Json => Ok(serde_json::to_string_pretty(&self.json)? + "\n"),
+            Format::Csv => self.tables().next().map_or(Ok(String::new()), Table::csv),
+            Format::Text => Ok(self.join(Table::text)),
+            Format::Md => Ok(self.join(Table::markdown)),
+        }
+    }
+
+    fn tables(&self) -> impl Iterator<Item = &Table> {
+        self.sections.iter().filter_map(|section| match section {
+            Section::Table(table) => Some(table),
+            Section::Line(_) => None,
+        })
+    }
+
+    /// Lines stand together, a table stands between empty lines.
+    fn join(&self, table_text: impl Fn(&Table) -> String) -> String {
+        let mut text = String::new();
+        let mut after_table = false;
+        for section in &self.sections {
+            let is_table = matches!(section, Section::Table(_));
+            if !text.is_empty() && (is_table || after_table) {
+                text.push('\n');
+            }
+            match section {
+                Section::Line(line) => text.push_str(line),
+                Section::Table(table) => text.push_str(&table_text(table)),
+            }
+            text.push('\n');
+            after_table = is_table;
+        }
+        text
+    }
+}
+
+impl Table {
+    /// A table with these headings. A heading that starts with `#` (which is not shown) aligns its column right, as
+    /// numbers stand.
+    pub fn new(title: impl Into<String>, headings: &[&str]) -> Self {
+        let columns = headings
+            .iter()
+            .map(|heading| match heading.strip_prefix('#') {
+                Some(rest) => Column { heading: rest.to_owned(), alignment: CellAlignment::Right },
+                None => Column { heading: (*heading).to_owned(), alignment: CellAlignment::Left },
+            })
+            .collect();
+        Table { title: title.into(), columns, rows: Vec::new() }
+    }
+
+    /// Adds a row; cells that are missing stay empty.
+    pub fn row<Cell: ToString>(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        let mut row: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
+        row.resize(self.columns.len(), String::new());
+        self.rows.push(row);
+    }
+
+    fn text(&self) -> String {
+        let mut table = self.styled(PLAIN, |cell| cell.to_owned());
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
+        format!("{}\n{}", self.title, table.trim_fmt())
+    }
+
+    fn markdown(&self) -> String {
+        let table = self.styled(ASCII_MARKDOWN, |cell| cell.replace('|', "\\|").replace('\n', " "));
+        format!("**{}**\n\n{}", self.title, table.trim_fmt())
+    }
+
+    fn styled(&self, style: TableStyle, cell_text: impl Fn(&str) -> String) -> comfy_table::Table {
+        let mut table = comfy_table::Table::new();
+        table.load_style(style).set_header(self.columns.iter().map(|column| &column.heading));
+        for row in &self.rows {
+            table.add_row(row.iter().map(|cell| cell_text(cell)));
+        }
+        for (column, shape) in table.column_iter_mut().zip(&self.columns) {
+            column.set_cell_alignment(shape.alignment);
+        }
+        table
+    }
+
+    fn csv(&self) -> anyhow::Result<String> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(self.columns.iter().map(|column| &column.heading))?;
+        for row in &self.rows {
+            writer.write_record(row)?;
+        }
+        Ok(String::from_utf8(writer.into_inner()?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

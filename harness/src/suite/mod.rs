@@ -1,0 +1,5 @@
+//! Suite files: which measurements a command makes, and how often.
+
+mod speed;
+
+pub use speed::{DecodePlan, PrefillPlan, Repetitions, SpeedSuite, SuiteError, prefill_lengths};

@@ -1,0 +1,182 @@
+//! Speed suites: prompt and answer lengths, repetitions, and the texts they are cut from.
+
+use crate::corpus::PromptSet;
+use assay_ledgers::Sha256;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The version of the form that this code reads.
+const FORMAT: u32 = 1;
+/// With fewer timed repetitions no median carries an interval at 95 %.
+const MIN_TIMED: usize = 6;
+
+/// A speed suite, as in `suites/speed/*.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpeedSuite {
+    /// Version of the form.
+    pub format: u32,
+    /// Name, as in records.
+    pub name: String,
+    /// Version of the contents: results of different versions do not compare.
+    pub version: u32,
+    /// The config that is run, where the suite fixes one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// Texts that prompts are cut from, unless the command says otherwise.
+    pub prompt_set: PromptSet,
+    /// What prefill is timed on.
+    pub prefill: PrefillPlan,
+    /// What decode is timed on.
+    pub decode: DecodePlan,
+    /// How often.
+    pub repetitions: Repetitions,
+}
+
+/// What prefill is timed on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefillPlan {
+    /// Prompt lengths, rising.
+    pub tokens: Vec<usize>,
+}
+
+/// What decode is timed on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DecodePlan {
+    /// Length of the prompt before it.
+    pub prompt_tokens: usize,
+    /// Tokens generated, rising; an end-of-sequence token does not end them.
+    pub tokens: Vec<usize>,
+}
+
+/// How often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Repetitions {
+    /// Thrown away, of each length, on text that is never timed.
+    pub warm_up: usize,
+    /// Kept, every one.
+    pub timed: usize,
+}
+
+/// A suite file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SuiteError {
+    /// It cannot be read.
+    #[error("cannot read suite {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is no suite.
+    #[error("suite {}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// Its values do not make one.
+    #[error("suite {}: {reason}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Which, and what was expected.
+        reason: String,
+    },
+}
+
+impl SpeedSuite {
+    /// Reads a suite file; the suite, and the SHA-256 of the file's bytes for the identity.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no speed suite.
+    pub fn read(path: &Path) -> Result<(Self, Sha256), SuiteError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| SuiteError::Read { path: path.to_owned(), source })?;
+        let suite: SpeedSuite = toml::from_str(&text)
+            .map_err(|source| SuiteError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+        match suite.problem() {
+            None => Ok((suite, Sha256::of(text.as_bytes()))),
+            Some(reason) => Err(SuiteError::Invalid { path: path.to_owned(), reason }),
+        }
+    }
+
+    fn problem(&self) -> Option<String> {
+        let rising = |lengths: &[usize]| {
+            !lengths.is_empty() && lengths[0] > 0 && lengths.windows(2).all(|pair| pair[0] < pair[1])
+        };
+        let checks = [
+            (self.format != FORMAT, format!("format is {}, expected {FORMAT}", self.format)),
+            (!rising(&self.prefill.tokens), "prefill.tokens must be positive lengths that rise".to_owned()),
+            (!rising(&self.decode.tokens), "decode.tokens must be positive lengths that rise".to_owned()),
+            (self.decode.prompt_tokens == 0, "decode.prompt_tokens is 0: decode starts after a prompt".to_owned()),
+            (
+                self.repetitions.timed < MIN_TIMED,
+                format!("repetitions.timed is {}, expected {MIN_TIMED} or more", self.repetitions.timed),
+            ),
+        ];
+        checks.into_iter().find_map(|(wrong, reason)| wrong.then_some(reason))
+    }
+}
+
+/// The prompt lengths that are run: those of the suite up to `cap`, and where any is longer, the cap itself as the
+/// last one.
+pub fn prefill_lengths(suite: &[usize], cap: usize) -> Vec<usize> {
+    let mut lengths: Vec<usize> = suite.iter().copied().filter(|&length| length <= cap).collect();
+    if lengths.len() < suite.len() && cap > 0 && lengths.last() != Some(&cap) {
+        lengths.push(cap);
+    }
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::repository::Repository;
+
+    #[test]
+    fn lengths_above_the_cap_give_way_to_it() {
+        let suite = [1000, 5000, 10_000, 20_000, 35_000, 50_000];
+        let check = |cap, expected: &[usize]| assert_eq!(prefill_lengths(&suite, cap), expected, "cap {cap}");
+        check(4096, &[1000, 4096]);
+        check(5000, &[1000, 5000]);
+        check(39_920, &[1000, 5000, 10_000, 20_000, 35_000, 39_920]);
+        check(50_000, &suite);
+        check(60_000, &suite);
+        check(512, &[512]);
+        check(0, &[]);
+    }
+
+    #[test]
+    fn the_repository_s_suites_are_valid() {
+        let repository = Repository::find().unwrap();
+        for (name, config) in [("benchmark", None), ("speed-test", Some("tiny-moe"))] {
+            let (suite, _) = SpeedSuite::read(&repository.path(format!("suites/speed/{name}.toml"))).unwrap();
+            assert_eq!((suite.name.as_str(), suite.config.as_deref()), (name, config));
+        }
+    }
+
+    #[test]
+    fn a_suite_that_cannot_carry_an_interval_is_refused() {
+        let path = Repository::find().unwrap().path("suites/speed/benchmark.toml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let changed = folder.path().join("suite.toml");
+        let check = |from: &str, to: &str, part: &str| {
+            assert!(text.contains(from), "{from}");
+            std::fs::write(&changed, text.replace(from, to)).unwrap();
+            let message = SpeedSuite::read(&changed).unwrap_err().to_string();
+            assert!(message.contains(part) && message.contains("suite.toml"), "{message}");
+        };
+        check("timed = 6", "timed = 5", "expected 6 or more");
+        check("[1000, 5000,", "[5000, 1000,", "prefill.tokens");
+        check("format = 1", "format = 2", "format is 2, expected 1");
+        check("format = 1", "format = 1\ncolour = 1", "colour");
+    }
+}
