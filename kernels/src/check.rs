@@ -155,7 +155,6 @@ pub(crate) fn permute(ids: &[u32], num_experts: usize, order: &[u32], offsets: &
 /// Sizes of a grouped product: rows of `x` have `cols` elements, `out` has `slots` rows of `rows` elements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grouped {
-    pub(crate) slots: usize,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
 }
@@ -174,7 +173,7 @@ fn grouped(
     if slots == 0 {
         expect_len(kernel, "x without slots", x.len(), 0)?;
         expect_len(kernel, "out without slots", out.len(), 0)?;
-        return Ok(Grouped { slots, rows: 1, cols: 1 });
+        return Ok(Grouped { rows: 1, cols: 1 });
     }
     let tokens = rows_of(kernel, "slots [tokens, top_k]", slots, slots_per_row)?;
     let cols = x.len() / tokens;
@@ -192,7 +191,7 @@ fn grouped(
             expect_len(kernel, "cols of an expert", found_cols, cols)?;
         }
     }
-    Ok(Grouped { slots, rows, cols })
+    Ok(Grouped { rows, cols })
 }
 
 pub(crate) fn grouped_gate_up(

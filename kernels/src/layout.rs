@@ -19,9 +19,7 @@ mod int4;
 use std::ops::Range;
 
 pub use self::bf16::{pack_bf16, pack_bf16_tile, unpack_bf16, validate_bf16};
-pub use self::int4::{
-    int4_planes, int4_planes_mut, pack_int4, pack_int4_tile, unpack_int4, validate_int4,
-};
+pub use self::int4::{int4_planes, int4_planes_mut, pack_int4, pack_int4_tile, unpack_int4, validate_int4};
 
 /// Rows in one tile.
 pub const TILE_ROWS: usize = 16;
@@ -128,9 +126,7 @@ pub enum LayoutError {
         found: f32,
     },
     /// A scale that is infinite, NaN or negative.
-    #[error(
-        "row {row}, group {group}: scale {found}, expected a finite number that is not negative"
-    )]
+    #[error("row {row}, group {group}: scale {found}, expected a finite number that is not negative")]
     Scale {
         /// Row of the matrix.
         row: usize,
@@ -160,9 +156,7 @@ pub fn matrix_bytes(format: MatrixFormat, rows: usize, cols: usize) -> Option<us
         MatrixFormat::Bf16 => (cols, TILE_ROWS * 2),
         MatrixFormat::Int4 => (col_groups(cols), INT4_GROUP_BYTES + INT4_GROUP_SCALE_BYTES),
     };
-    let bytes = row_tiles(rows)
-        .checked_mul(units)?
-        .checked_mul(unit_bytes)?;
+    let bytes = row_tiles(rows).checked_mul(units)?.checked_mul(unit_bytes)?;
     // Rust slices end at isize::MAX bytes.
     isize::try_from(bytes).ok().map(|_| bytes)
 }
@@ -188,37 +182,19 @@ pub struct ExpertLayout {
 
 impl ExpertLayout {
     /// The layout for these sizes; `None` where a size is 0 or the bytes overflow.
-    pub fn new(
-        format: MatrixFormat,
-        hidden_size: usize,
-        moe_intermediate_size: usize,
-    ) -> Option<Self> {
+    pub fn new(format: MatrixFormat, hidden_size: usize, moe_intermediate_size: usize) -> Option<Self> {
         let gate_bytes = matrix_bytes(format, moe_intermediate_size, hidden_size)?;
         let down_bytes = matrix_bytes(format, hidden_size, moe_intermediate_size)?;
         let up_offset = gate_bytes.checked_next_multiple_of(EXPERT_ALIGN)?;
         let down_offset = up_offset.checked_mul(2)?;
-        let bytes = down_offset
-            .checked_add(down_bytes)?
-            .checked_next_multiple_of(EXPERT_ALIGN)?;
+        let bytes = down_offset.checked_add(down_bytes)?.checked_next_multiple_of(EXPERT_ALIGN)?;
         isize::try_from(bytes).ok()?;
-        Some(Self {
-            format,
-            hidden_size,
-            moe_intermediate_size,
-            gate_offset: 0,
-            up_offset,
-            down_offset,
-            bytes,
-        })
+        Some(Self { format, hidden_size, moe_intermediate_size, gate_offset: 0, up_offset, down_offset, bytes })
     }
 
     /// Byte range of gate in the expert.
     pub fn gate(&self) -> Range<usize> {
-        self.range(
-            self.gate_offset,
-            self.moe_intermediate_size,
-            self.hidden_size,
-        )
+        self.range(self.gate_offset, self.moe_intermediate_size, self.hidden_size)
     }
 
     /// Byte range of up in the expert.
@@ -228,11 +204,7 @@ impl ExpertLayout {
 
     /// Byte range of down in the expert.
     pub fn down(&self) -> Range<usize> {
-        self.range(
-            self.down_offset,
-            self.hidden_size,
-            self.moe_intermediate_size,
-        )
+        self.range(self.down_offset, self.hidden_size, self.moe_intermediate_size)
     }
 
     fn range(&self, offset: usize, rows: usize, cols: usize) -> Range<usize> {
@@ -254,17 +226,7 @@ fn check_length(
     rows: usize,
     cols: usize,
 ) -> Result<(), LayoutError> {
-    if found == expected {
-        Ok(())
-    } else {
-        Err(LayoutError::Length {
-            what,
-            found,
-            expected,
-            rows,
-            cols,
-        })
-    }
+    if found == expected { Ok(()) } else { Err(LayoutError::Length { what, found, expected, rows, cols }) }
 }
 
 #[cfg(test)]

@@ -8,18 +8,11 @@ use super::{LayoutError, MatrixFormat, TILE_ROWS, check_length, checked_bytes};
 ///
 /// # Errors
 /// A shape without a size, or a slice of the wrong length.
-pub fn pack_bf16(
-    values: &[f32],
-    rows: usize,
-    cols: usize,
-    out: &mut [u8],
-) -> Result<(), LayoutError> {
+pub fn pack_bf16(values: &[f32], rows: usize, cols: usize, out: &mut [u8]) -> Result<(), LayoutError> {
     let bytes = checked_bytes(MatrixFormat::Bf16, rows, cols)?;
     check_length("values", values.len(), rows * cols, rows, cols)?;
     check_length("packed matrix", out.len(), bytes, rows, cols)?;
-    let tiles = values
-        .chunks(TILE_ROWS * cols)
-        .zip(out.chunks_exact_mut(TILE_ROWS * cols * 2));
+    let tiles = values.chunks(TILE_ROWS * cols).zip(out.chunks_exact_mut(TILE_ROWS * cols * 2));
     for (tile, out) in tiles {
         pack_bf16_tile(tile, cols, out)?;
     }
@@ -33,20 +26,10 @@ pub fn pack_bf16(
 /// A slice of the wrong length.
 pub fn pack_bf16_tile(values: &[f32], cols: usize, out: &mut [u8]) -> Result<(), LayoutError> {
     let rows = tile_rows(values.len(), cols, "values")?;
-    check_length(
-        "packed tile",
-        out.len(),
-        checked_bytes(MatrixFormat::Bf16, TILE_ROWS, cols)?,
-        rows,
-        cols,
-    )?;
+    check_length("packed tile", out.len(), checked_bytes(MatrixFormat::Bf16, TILE_ROWS, cols)?, rows, cols)?;
     for (col, column) in out.chunks_exact_mut(TILE_ROWS * 2).enumerate() {
         for (row, element) in column.chunks_exact_mut(2).enumerate() {
-            let value = if row < rows {
-                bf16::from_f32(values[row * cols + col])
-            } else {
-                bf16::ZERO
-            };
+            let value = if row < rows { bf16::from_f32(values[row * cols + col]) } else { bf16::ZERO };
             element.copy_from_slice(&value.to_le_bytes());
         }
     }
@@ -57,24 +40,10 @@ pub fn pack_bf16_tile(values: &[f32], cols: usize, out: &mut [u8]) -> Result<(),
 ///
 /// # Errors
 /// A shape without a size, or a slice of the wrong length.
-pub fn unpack_bf16(
-    bytes: &[u8],
-    rows: usize,
-    cols: usize,
-    out: &mut [f32],
-) -> Result<(), LayoutError> {
-    check_length(
-        "packed matrix",
-        bytes.len(),
-        checked_bytes(MatrixFormat::Bf16, rows, cols)?,
-        rows,
-        cols,
-    )?;
+pub fn unpack_bf16(bytes: &[u8], rows: usize, cols: usize, out: &mut [f32]) -> Result<(), LayoutError> {
+    check_length("packed matrix", bytes.len(), checked_bytes(MatrixFormat::Bf16, rows, cols)?, rows, cols)?;
     check_length("values", out.len(), rows * cols, rows, cols)?;
-    for (tile, out) in bytes
-        .chunks_exact(TILE_ROWS * cols * 2)
-        .zip(out.chunks_mut(TILE_ROWS * cols))
-    {
+    for (tile, out) in bytes.chunks_exact(TILE_ROWS * cols * 2).zip(out.chunks_mut(TILE_ROWS * cols)) {
         for (row, out) in out.chunks_exact_mut(cols).enumerate() {
             for (col, out) in out.iter_mut().enumerate() {
                 *out = element(tile, row, col).to_f32();
@@ -89,31 +58,17 @@ pub fn unpack_bf16(
 /// # Errors
 /// The first place where that does not hold; a shape without a size; a slice of the wrong length.
 pub fn validate_bf16(bytes: &[u8], rows: usize, cols: usize) -> Result<(), LayoutError> {
-    check_length(
-        "packed matrix",
-        bytes.len(),
-        checked_bytes(MatrixFormat::Bf16, rows, cols)?,
-        rows,
-        cols,
-    )?;
+    check_length("packed matrix", bytes.len(), checked_bytes(MatrixFormat::Bf16, rows, cols)?, rows, cols)?;
     for (tile_index, tile) in bytes.chunks_exact(TILE_ROWS * cols * 2).enumerate() {
         for col in 0..cols {
             for tile_row in 0..TILE_ROWS {
                 let row = tile_index * TILE_ROWS + tile_row;
                 let value = element(tile, tile_row, col);
                 if row >= rows && value.to_bits() != 0 {
-                    return Err(LayoutError::Padding {
-                        row,
-                        col,
-                        found: value.to_f32(),
-                    });
+                    return Err(LayoutError::Padding { row, col, found: value.to_f32() });
                 }
                 if !value.is_finite() {
-                    return Err(LayoutError::Weight {
-                        row,
-                        col,
-                        found: value.to_f32(),
-                    });
+                    return Err(LayoutError::Weight { row, col, found: value.to_f32() });
                 }
             }
         }
@@ -132,11 +87,5 @@ pub(super) fn tile_rows(len: usize, cols: usize, what: &'static str) -> Result<u
     if (1..=TILE_ROWS).contains(&rows) && len.is_multiple_of(cols) {
         return Ok(rows);
     }
-    Err(LayoutError::Length {
-        what,
-        found: len,
-        expected: TILE_ROWS.saturating_mul(cols),
-        rows: TILE_ROWS,
-        cols,
-    })
+    Err(LayoutError::Length { what, found: len, expected: TILE_ROWS.saturating_mul(cols), rows: TILE_ROWS, cols })
 }

@@ -4,8 +4,8 @@ use half::bf16;
 
 use super::bf16::tile_rows;
 use super::{
-    GROUP_COLS, INT4_GROUP_BYTES, INT4_GROUP_SCALE_BYTES, INT4_MAX, INT4_ZERO_NIBBLE, LayoutError,
-    MatrixFormat, RUN_COLS, TILE_ROWS, check_length, checked_bytes, col_groups, row_tiles,
+    GROUP_COLS, INT4_GROUP_BYTES, INT4_GROUP_SCALE_BYTES, INT4_MAX, INT4_ZERO_NIBBLE, LayoutError, MatrixFormat,
+    RUN_COLS, TILE_ROWS, check_length, checked_bytes, col_groups, row_tiles,
 };
 
 /// Bytes of one row's nibbles in one run.
@@ -16,13 +16,7 @@ const RUN_BYTES: usize = RUN_COLS / 2;
 /// # Errors
 /// A shape without a size, or bytes of the wrong length.
 pub fn int4_planes(bytes: &[u8], rows: usize, cols: usize) -> Result<(&[u8], &[u8]), LayoutError> {
-    check_length(
-        "packed matrix",
-        bytes.len(),
-        checked_bytes(MatrixFormat::Int4, rows, cols)?,
-        rows,
-        cols,
-    )?;
+    check_length("packed matrix", bytes.len(), checked_bytes(MatrixFormat::Int4, rows, cols)?, rows, cols)?;
     Ok(bytes.split_at(row_tiles(rows) * col_groups(cols) * INT4_GROUP_BYTES))
 }
 
@@ -30,18 +24,8 @@ pub fn int4_planes(bytes: &[u8], rows: usize, cols: usize) -> Result<(&[u8], &[u
 ///
 /// # Errors
 /// As [`int4_planes`].
-pub fn int4_planes_mut(
-    bytes: &mut [u8],
-    rows: usize,
-    cols: usize,
-) -> Result<(&mut [u8], &mut [u8]), LayoutError> {
-    check_length(
-        "packed matrix",
-        bytes.len(),
-        checked_bytes(MatrixFormat::Int4, rows, cols)?,
-        rows,
-        cols,
-    )?;
+pub fn int4_planes_mut(bytes: &mut [u8], rows: usize, cols: usize) -> Result<(&mut [u8], &mut [u8]), LayoutError> {
+    check_length("packed matrix", bytes.len(), checked_bytes(MatrixFormat::Int4, rows, cols)?, rows, cols)?;
     Ok(bytes.split_at_mut(row_tiles(rows) * col_groups(cols) * INT4_GROUP_BYTES))
 }
 
@@ -49,26 +33,17 @@ pub fn int4_planes_mut(
 ///
 /// # Errors
 /// A shape without a size, a slice of the wrong length, a `q` outside −7..=7, a scale that is negative or not finite.
-pub fn pack_int4(
-    q: &[i8],
-    scales: &[bf16],
-    rows: usize,
-    cols: usize,
-    out: &mut [u8],
-) -> Result<(), LayoutError> {
+pub fn pack_int4(q: &[i8], scales: &[bf16], rows: usize, cols: usize, out: &mut [u8]) -> Result<(), LayoutError> {
     let groups = col_groups(cols);
     let (nibbles, scale_bytes) = int4_planes_mut(out, rows, cols)?;
     check_length("quantised weights", q.len(), rows * cols, rows, cols)?;
     check_length("scales", scales.len(), rows * groups, rows, cols)?;
-    let q_tiles = q
-        .chunks(TILE_ROWS * cols)
-        .zip(scales.chunks(TILE_ROWS * groups));
+    let q_tiles = q.chunks(TILE_ROWS * cols).zip(scales.chunks(TILE_ROWS * groups));
     let out_tiles = nibbles
         .chunks_exact_mut(groups * INT4_GROUP_BYTES)
         .zip(scale_bytes.chunks_exact_mut(groups * INT4_GROUP_SCALE_BYTES));
     for (tile, ((q, scales), (nibbles, scale_bytes))) in q_tiles.zip(out_tiles).enumerate() {
-        pack_int4_tile(q, scales, cols, nibbles, scale_bytes)
-            .map_err(|error| in_tile(error, tile))?;
+        pack_int4_tile(q, scales, cols, nibbles, scale_bytes).map_err(|error| in_tile(error, tile))?;
     }
     Ok(())
 }
@@ -87,29 +62,15 @@ pub fn pack_int4_tile(
 ) -> Result<(), LayoutError> {
     let rows = tile_rows(q.len(), cols, "quantised weights")?;
     let groups = col_groups(cols);
-    let shape = || LayoutError::Shape {
-        format: MatrixFormat::Int4,
-        rows,
-        cols,
-    };
+    let shape = || LayoutError::Shape { format: MatrixFormat::Int4, rows, cols };
     let nibble_len = groups.checked_mul(INT4_GROUP_BYTES).ok_or_else(shape)?;
     check_length("scales", scales.len(), rows * groups, rows, cols)?;
     check_length("packed tile", nibbles.len(), nibble_len, rows, cols)?;
-    check_length(
-        "packed scales",
-        scale_bytes.len(),
-        groups * INT4_GROUP_SCALE_BYTES,
-        rows,
-        cols,
-    )?;
+    check_length("packed scales", scale_bytes.len(), groups * INT4_GROUP_SCALE_BYTES, rows, cols)?;
     // Padding is q = 0 with a scale of +0.0.
     nibbles.fill(INT4_ZERO_NIBBLE | INT4_ZERO_NIBBLE << 4);
     scale_bytes.fill(0);
-    for (row, (q, scales)) in q
-        .chunks_exact(cols)
-        .zip(scales.chunks_exact(groups))
-        .enumerate()
-    {
+    for (row, (q, scales)) in q.chunks_exact(cols).zip(scales.chunks_exact(groups)).enumerate() {
         for (group, scale) in scales.iter().enumerate() {
             check_scale(*scale, row, group)?;
             let at = group * INT4_GROUP_SCALE_BYTES + row * 2;
@@ -121,11 +82,7 @@ pub fn pack_int4_tile(
                 *byte = nibble(pair[0]) | pair.get(1).map_or(INT4_ZERO_NIBBLE, |&q| nibble(q)) << 4;
             }
             if let Some(place) = q.iter().position(|q| !(-INT4_MAX..=INT4_MAX).contains(q)) {
-                return Err(LayoutError::Quantised {
-                    row,
-                    col: run * RUN_COLS + place,
-                    found: q[place],
-                });
+                return Err(LayoutError::Quantised { row, col: run * RUN_COLS + place, found: q[place] });
             }
         }
     }
@@ -136,12 +93,7 @@ pub fn pack_int4_tile(
 ///
 /// # Errors
 /// A shape without a size, or a slice of the wrong length. Nibbles are not checked: see [`validate_int4`].
-pub fn unpack_int4(
-    bytes: &[u8],
-    rows: usize,
-    cols: usize,
-    out: &mut [f32],
-) -> Result<(), LayoutError> {
+pub fn unpack_int4(bytes: &[u8], rows: usize, cols: usize, out: &mut [f32]) -> Result<(), LayoutError> {
     let (nibbles, scales) = int4_planes(bytes, rows, cols)?;
     check_length("values", out.len(), rows * cols, rows, cols)?;
     let groups = col_groups(cols);
@@ -149,8 +101,7 @@ pub fn unpack_int4(
         for (group, out) in out.chunks_mut(GROUP_COLS).enumerate() {
             let scale = scale(scales, groups, row, group).to_f32();
             for (k, out) in out.iter_mut().enumerate() {
-                let q = i16::from(stored(nibbles, groups, row, group * GROUP_COLS + k))
-                    - i16::from(INT4_ZERO_NIBBLE);
+                let q = i16::from(stored(nibbles, groups, row, group * GROUP_COLS + k)) - i16::from(INT4_ZERO_NIBBLE);
                 *out = f32::from(q) * scale;
             }
         }
@@ -170,11 +121,7 @@ pub fn validate_int4(bytes: &[u8], rows: usize, cols: usize) -> Result<(), Layou
             let found = scale(scales, groups, row, group);
             check_scale(found, row, group)?;
             if row >= rows && found.to_bits() != 0 {
-                return Err(LayoutError::Padding {
-                    row,
-                    col: group * GROUP_COLS,
-                    found: found.to_f32(),
-                });
+                return Err(LayoutError::Padding { row, col: group * GROUP_COLS, found: found.to_f32() });
             }
         }
         for col in 0..groups * GROUP_COLS {
@@ -184,11 +131,7 @@ pub fn validate_int4(bytes: &[u8], rows: usize, cols: usize) -> Result<(), Layou
                 return Err(LayoutError::Quantised { row, col, found: q });
             }
             if (row >= rows || col >= cols) && q != 0 {
-                return Err(LayoutError::Padding {
-                    row,
-                    col,
-                    found: f32::from(q),
-                });
+                return Err(LayoutError::Padding { row, col, found: f32::from(q) });
             }
         }
     }
@@ -203,11 +146,7 @@ fn nibble(q: i8) -> u8 {
 fn stored(nibbles: &[u8], groups: usize, row: usize, col: usize) -> u8 {
     let run = row / TILE_ROWS * groups * (GROUP_COLS / RUN_COLS) + col / RUN_COLS;
     let byte = nibbles[(run * TILE_ROWS + row % TILE_ROWS) * RUN_BYTES + col % RUN_COLS / 2];
-    if col.is_multiple_of(2) {
-        byte & 15
-    } else {
-        byte >> 4
-    }
+    if col.is_multiple_of(2) { byte & 15 } else { byte >> 4 }
 }
 
 fn scale(scales: &[u8], groups: usize, row: usize, group: usize) -> bf16 {
@@ -219,27 +158,17 @@ fn check_scale(scale: bf16, row: usize, group: usize) -> Result<(), LayoutError>
     if scale.is_finite() && scale.is_sign_positive() {
         Ok(())
     } else {
-        Err(LayoutError::Scale {
-            row,
-            group,
-            found: scale.to_f32(),
-        })
+        Err(LayoutError::Scale { row, group, found: scale.to_f32() })
     }
 }
 
 /// Turns a row of a tile into a row of the matrix.
 fn in_tile(error: LayoutError, tile: usize) -> LayoutError {
     match error {
-        LayoutError::Quantised { row, col, found } => LayoutError::Quantised {
-            row: row + tile * TILE_ROWS,
-            col,
-            found,
-        },
-        LayoutError::Scale { row, group, found } => LayoutError::Scale {
-            row: row + tile * TILE_ROWS,
-            group,
-            found,
-        },
+        LayoutError::Quantised { row, col, found } => {
+            LayoutError::Quantised { row: row + tile * TILE_ROWS, col, found }
+        }
+        LayoutError::Scale { row, group, found } => LayoutError::Scale { row: row + tile * TILE_ROWS, group, found },
         other => other,
     }
 }

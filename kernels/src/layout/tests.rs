@@ -7,12 +7,8 @@ use super::*;
 
 /// `q` in −7..=7 and scales that differ by place, so that a misplaced element shows.
 fn int4_sample(rows: usize, cols: usize) -> (Vec<i8>, Vec<bf16>) {
-    let q = (0..rows * cols)
-        .map(|i| (i * 7919 % 15) as i8 - 7)
-        .collect();
-    let scales = (0..rows * col_groups(cols))
-        .map(|i| bf16::from_f32(0.01 + i as f32 / 64.0))
-        .collect();
+    let q = (0..rows * cols).map(|i| (i * 7919 % 15) as i8 - 7).collect();
+    let scales = (0..rows * col_groups(cols)).map(|i| bf16::from_f32(0.01 + i as f32 / 64.0)).collect();
     (q, scales)
 }
 
@@ -25,14 +21,8 @@ fn packed_int4(rows: usize, cols: usize) -> Vec<u8> {
 
 #[test]
 fn sizes_are_the_documented_ones() {
-    assert_eq!(
-        matrix_bytes(MatrixFormat::Bf16, 17, 5),
-        Some(2 * 5 * 16 * 2)
-    );
-    assert_eq!(
-        matrix_bytes(MatrixFormat::Int4, 17, 129),
-        Some(2 * 2 * (1024 + 32))
-    );
+    assert_eq!(matrix_bytes(MatrixFormat::Bf16, 17, 5), Some(2 * 5 * 16 * 2));
+    assert_eq!(matrix_bytes(MatrixFormat::Int4, 17, 129), Some(2 * 2 * (1024 + 32)));
     for format in [MatrixFormat::Bf16, MatrixFormat::Int4] {
         assert_eq!(matrix_bytes(format, 0, 5), None);
         assert_eq!(matrix_bytes(format, 5, 0), None);
@@ -49,29 +39,13 @@ fn an_int4_weight_is_where_the_documentation_says() {
     let bytes = packed_int4(rows, cols);
     let groups = 3;
     let plane = 3 * groups * INT4_GROUP_BYTES;
-    for (row, col) in [
-        (0, 0),
-        (1, 1),
-        (15, 31),
-        (16, 32),
-        (34, 299),
-        (20, 128),
-        (33, 127),
-        (7, 256),
-    ] {
+    for (row, col) in [(0, 0), (1, 1), (15, 31), (16, 32), (34, 299), (20, 128), (33, 127), (7, 256)] {
         let (tile, group, run, pair) = (row / 16, col / 128, col % 128 / 32, col % 32 / 2);
         let byte = bytes[(((tile * groups + group) * 4 + run) * 16 + row % 16) * 16 + pair];
         let nibble = if col % 2 == 0 { byte & 15 } else { byte >> 4 };
-        assert_eq!(
-            nibble as i8 - 8,
-            q[row * cols + col],
-            "row {row}, column {col}"
-        );
+        assert_eq!(nibble as i8 - 8, q[row * cols + col], "row {row}, column {col}");
         let at = plane + ((tile * groups + group) * 16 + row % 16) * 2;
-        assert_eq!(
-            bf16::from_le_bytes([bytes[at], bytes[at + 1]]),
-            scales[row * groups + group]
-        );
+        assert_eq!(bf16::from_le_bytes([bytes[at], bytes[at + 1]]), scales[row * groups + group]);
     }
 }
 
@@ -84,15 +58,8 @@ fn a_bf16_weight_is_where_the_documentation_says() {
     for row in 0..32 {
         for col in 0..cols {
             let at = ((row / 16 * cols + col) * 16 + row % 16) * 2;
-            let expected = if row < rows {
-                values[row * cols + col]
-            } else {
-                0.0
-            };
-            assert_eq!(
-                bf16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
-                expected
-            );
+            let expected = if row < rows { values[row * cols + col] } else { 0.0 };
+            assert_eq!(bf16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(), expected);
         }
     }
 }
@@ -101,10 +68,7 @@ fn a_bf16_weight_is_where_the_documentation_says() {
 fn an_expert_is_gate_up_down_at_multiples_of_256() {
     let layout = ExpertLayout::new(MatrixFormat::Int4, 192, 96).unwrap();
     // gate and up: 6 tiles x 2 groups x 1056 = 12672, padded to 12800; down: 12 tiles x 1 group x 1056.
-    assert_eq!(
-        (layout.gate(), layout.up(), layout.down()),
-        (0..12672, 12800..25472, 25600..38272)
-    );
+    assert_eq!((layout.gate(), layout.up(), layout.down()), (0..12672, 12800..25472, 25600..38272));
     assert_eq!(layout.bytes, 38400);
 }
 
@@ -121,76 +85,18 @@ fn validation_names_the_place() {
         assert_eq!(found, expected);
         assert_eq!(found.to_string(), expected.to_string());
     };
-    check(
-        16,
-        0x80,
-        LayoutError::Quantised {
-            row: 1,
-            col: 0,
-            found: -8,
-        },
-    );
-    check(
-        16,
-        0x08,
-        LayoutError::Quantised {
-            row: 1,
-            col: 1,
-            found: -8,
-        },
-    );
+    check(16, 0x80, LayoutError::Quantised { row: 1, col: 0, found: -8 });
+    check(16, 0x08, LayoutError::Quantised { row: 1, col: 1, found: -8 });
     // Column 130 is padding: byte 1 of row 0, run 0, group 1.
-    check(
-        1024 + 1,
-        0x89,
-        LayoutError::Padding {
-            row: 0,
-            col: 130,
-            found: 1.0,
-        },
-    );
+    check(1024 + 1, 0x89, LayoutError::Padding { row: 0, col: 130, found: 1.0 });
     // Row 18 is padding: row 2 of tile 1.
-    check(
-        2048 + 2 * 16,
-        0x78,
-        LayoutError::Padding {
-            row: 18,
-            col: 1,
-            found: -1.0,
-        },
-    );
-    check(
-        plane + 2 * 32 + 5,
-        0x3f,
-        LayoutError::Padding {
-            row: 18,
-            col: 0,
-            found: 0.5,
-        },
-    );
-    check(
-        plane + 1,
-        0xbf,
-        LayoutError::Scale {
-            row: 0,
-            group: 0,
-            found: scale_of(good[plane], 0xbf),
-        },
-    );
+    check(2048 + 2 * 16, 0x78, LayoutError::Padding { row: 18, col: 1, found: -1.0 });
+    check(plane + 2 * 32 + 5, 0x3f, LayoutError::Padding { row: 18, col: 0, found: 0.5 });
+    check(plane + 1, 0xbf, LayoutError::Scale { row: 0, group: 0, found: scale_of(good[plane], 0xbf) });
     let mut bad = good.clone();
     bad[plane..plane + 2].copy_from_slice(&bf16::NAN.to_le_bytes());
-    assert!(matches!(
-        validate_int4(&bad, rows, cols),
-        Err(LayoutError::Scale {
-            row: 0,
-            group: 0,
-            ..
-        })
-    ));
-    assert!(matches!(
-        validate_int4(&good[1..], rows, cols),
-        Err(LayoutError::Length { .. })
-    ));
+    assert!(matches!(validate_int4(&bad, rows, cols), Err(LayoutError::Scale { row: 0, group: 0, .. })));
+    assert!(matches!(validate_int4(&good[1..], rows, cols), Err(LayoutError::Length { .. })));
 }
 
 fn scale_of(low: u8, high: u8) -> f32 {
@@ -204,25 +110,11 @@ fn packing_refuses_what_it_cannot_hold() {
     let mut scales = vec![bf16::ONE; 20];
     q[17 * 3 + 2] = -8;
     let found = pack_int4(&q, &scales, 20, 3, &mut out).unwrap_err();
-    assert_eq!(
-        found,
-        LayoutError::Quantised {
-            row: 17,
-            col: 2,
-            found: -8
-        }
-    );
+    assert_eq!(found, LayoutError::Quantised { row: 17, col: 2, found: -8 });
     q[17 * 3 + 2] = 7;
     scales[16] = bf16::INFINITY;
     let found = pack_int4(&q, &scales, 20, 3, &mut out).unwrap_err();
-    assert_eq!(
-        found,
-        LayoutError::Scale {
-            row: 16,
-            group: 0,
-            found: f32::INFINITY
-        }
-    );
+    assert_eq!(found, LayoutError::Scale { row: 16, group: 0, found: f32::INFINITY });
     scales[16] = bf16::NEG_ZERO;
     assert!(pack_int4(&q, &scales, 20, 3, &mut out).is_err());
     assert!(pack_int4(&q[1..], &scales, 20, 3, &mut out).is_err());
@@ -236,24 +128,10 @@ fn packing_refuses_what_it_cannot_hold() {
     let infinite = [f32::INFINITY];
     let mut one = vec![0; 32];
     pack_bf16(&infinite, 1, 1, &mut one).unwrap();
-    assert_eq!(
-        validate_bf16(&one, 1, 1),
-        Err(LayoutError::Weight {
-            row: 0,
-            col: 0,
-            found: f32::INFINITY
-        })
-    );
+    assert_eq!(validate_bf16(&one, 1, 1), Err(LayoutError::Weight { row: 0, col: 0, found: f32::INFINITY }));
     one[31] = 0x3f;
     one[0..2].fill(0);
-    assert_eq!(
-        validate_bf16(&one, 1, 1),
-        Err(LayoutError::Padding {
-            row: 15,
-            col: 0,
-            found: 0.5
-        })
-    );
+    assert_eq!(validate_bf16(&one, 1, 1), Err(LayoutError::Padding { row: 15, col: 0, found: 0.5 }));
 }
 
 proptest! {

@@ -1,0 +1,115 @@
+use super::lanes::{Block, LANES, Lanes, Level, Task};
+use super::parallel::for_each_rows;
+use super::product::{Finish, Product, Segment};
+use crate::{GateUp, KernelError, Matrix, check};
+
+/// [`crate::twin::grouped_gate_up`], fast.
+///
+/// # Errors
+/// As the twin.
+pub fn grouped_gate_up(
+    x: &[f32],
+    top_k: usize,
+    order: &[u32],
+    offsets: &[u32],
+    experts: &[Option<GateUp<'_>>],
+    out: &mut [f32],
+) -> Result<(), KernelError> {
+    let sizes = check::grouped_gate_up(x, top_k, order, offsets, experts, out)?;
+    let pairs = |expert: usize| experts[expert].map(|e| (e.gate, e.up));
+    grouped(x, top_k, (order, offsets), sizes, pairs, Finish::SwiGlu, out);
+    Ok(())
+}
+
+/// [`crate::twin::grouped_down`], fast.
+///
+/// # Errors
+/// As the twin.
+pub fn grouped_down(
+    act: &[f32],
+    order: &[u32],
+    offsets: &[u32],
+    experts: &[Option<Matrix<'_>>],
+    out: &mut [f32],
+) -> Result<(), KernelError> {
+    let sizes = check::grouped_down(act, order, offsets, experts, out)?;
+    let pairs = |expert: usize| experts[expert].map(|down| (down, down));
+    grouped(act, 1, (order, offsets), sizes, pairs, Finish::Plain, out);
+    Ok(())
+}
+
+fn grouped<'a>(
+    x: &'a [f32],
+    slots_per_row: usize,
+    (order, offsets): (&'a [u32], &[u32]),
+    sizes: check::Grouped,
+    weights: impl Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)> + Sync,
+    finish: Finish<'a>,
+    out: &mut [f32],
+) {
+    let product = Product {
+        x,
+        slots_per_row,
+        cols: sizes.cols,
+        rows: sizes.rows,
+        segments: Segment::routed(order, offsets),
+        weights,
+        finish,
+    };
+    product.run(Level::current(), out);
+}
+
+/// [`crate::twin::combine`], fast.
+///
+/// # Errors
+/// As the twin.
+pub fn combine(slots: &[f32], weights: &[f32], top_k: usize, out: &mut [f32]) -> Result<(), KernelError> {
+    let (tokens, hidden) = check::combine(slots, weights, top_k, out)?;
+    if tokens * hidden == 0 {
+        return Ok(());
+    }
+    let level = Level::current();
+    for_each_rows(hidden, hidden * top_k, out, |first, out| {
+        for (index, y) in out.chunks_exact_mut(hidden).enumerate() {
+            let slot = (first + index) * top_k;
+            let weights = &weights[slot..slot + top_k];
+            level.run(Combine { slots: &slots[slot * hidden..(slot + top_k) * hidden], weights, y });
+        }
+    });
+    Ok(())
+}
+
+/// One token.
+struct Combine<'a> {
+    /// `[top_k, hidden]`
+    slots: &'a [f32],
+    /// `[top_k]`
+    weights: &'a [f32],
+    /// `[hidden]`
+    y: &'a mut [f32],
+}
+
+impl Task for Combine<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let hidden = self.y.len();
+        let (blocks, tail) = self.y.as_chunks_mut::<LANES>();
+        let tail_at = hidden - tail.len();
+        for (index, block) in blocks.iter_mut().enumerate() {
+            let mut y = lanes.splat(0.0);
+            for (&weight, slot) in self.weights.iter().zip(self.slots.chunks_exact(hidden)) {
+                let values = slot[index * LANES..].first_chunk().unwrap_or(&Block::ZERO.0);
+                y = lanes.fma(lanes.splat(weight), lanes.load(values), y);
+            }
+            lanes.store(y, block);
+        }
+        for (index, value) in tail.iter_mut().enumerate() {
+            *value = 0.0;
+            for (&weight, slot) in self.weights.iter().zip(self.slots.chunks_exact(hidden)) {
+                *value = weight.mul_add(slot[tail_at + index], *value);
+            }
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! Matrix products: one driver for linear layers and for routed experts.
+//!
+//! The work is cut into tasks of a pair of row tiles by up to [`CHUNK`] inputs. With many inputs a task converts each
+//! group of weights to f32 once and uses it for all of them; with one or two the weights are decoded on the way into
+//! the FMAs.
+
+use super::group::{Panels, Strided, fill_bf16, fill_int4, group_sums, int4_sums};
+use super::lanes::{Block, LANES, Lanes, Level, Task};
+use super::parallel::{Disjoint, for_each};
+use crate::contract::GROUP;
+use crate::layout::MatrixFormat;
+use crate::matrix::Matrix;
+use std::cell::RefCell;
+
+/// Inputs that share one conversion of the weights.
+const CHUNK: usize = 128;
+
+/// Inputs that one set of weights is applied to.
+#[derive(Clone, Copy)]
+pub(super) struct Segment<'a> {
+    /// Index of the weights.
+    pub(super) weights: usize,
+    /// The slots, as `order` lists them; `None` for `first .. first + len` themselves.
+    pub(super) slots: Option<&'a [u32]>,
+    first: usize,
+    len: usize,
+}
+
+impl<'a> Segment<'a> {
+    /// Slots `0..len` under weights 0, cut into chunks.
+    pub(super) fn dense(len: usize) -> Vec<Self> {
+        let chunk = |first| Self { weights: 0, slots: None, first, len: CHUNK.min(len - first) };
+        (0..len).step_by(CHUNK).map(chunk).collect()
+    }
+
+    /// The slots of every expert that has some, cut into chunks.
+    pub(super) fn routed(order: &'a [u32], offsets: &[u32]) -> Vec<Self> {
+        let mut segments = Vec::with_capacity(offsets.len().min(order.len()));
+        for (weights, bounds) in offsets.windows(2).enumerate() {
+            for slots in order[bounds[0] as usize..bounds[1] as usize].chunks(CHUNK) {
+                segments.push(Self { weights, slots: Some(slots), first: 0, len: slots.len() });
+            }
+        }
+        segments
+    }
+
+    #[inline(always)]
+    fn slot(&self, index: usize) -> usize {
+        match self.slots {
+            Some(slots) => slots[index] as usize,
+            None => self.first + index,
+        }
+    }
+}
+
+/// What happens to the dot products of a task's two tiles.
+#[derive(Clone, Copy)]
+pub(super) enum Finish<'a> {
+    /// They are neighbouring tiles of one matrix: stored.
+    Plain,
+    /// The same, with a bias added.
+    Bias(&'a [f32]),
+    /// They are one tile of gate and of up: `silu(gate) * up` is stored.
+    SwiGlu,
+}
+
+/// A product of every segment's inputs with its weights.
+pub(super) struct Product<'a, W> {
+    /// `[rows, cols]`; slot s reads row `s / slots_per_row`.
+    pub(super) x: &'a [f32],
+    pub(super) slots_per_row: usize,
+    pub(super) cols: usize,
+    /// Rows of a weight matrix: the width of a row of the output, which has one for each slot.
+    pub(super) rows: usize,
+    pub(super) segments: Vec<Segment<'a>>,
+    /// The matrices of weights `w`: one twice, or gate and up. `None` only where no segment has slots for `w`.
+    pub(super) weights: W,
+    pub(super) finish: Finish<'a>,
+}
+
+impl<'a, W: Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)> + Sync> Product<'a, W> {
+    /// Runs it into `out`, `[slots, rows]`.
+    pub(super) fn run(&self, level: Level, out: &mut [f32]) {
+        let out = Disjoint::new(out);
+        let tiles = self.rows.div_ceil(LANES);
+        let parts = if matches!(self.finish, Finish::SwiGlu) { tiles } else { tiles.div_ceil(2) };
+        let slots: usize = self.segments.iter().map(|segment| segment.len).sum();
+        let tasks = self.segments.len() * parts;
+        let work = (slots * self.cols * 2 * LANES).checked_div(self.segments.len()).unwrap_or(0);
+        for_each(tasks, work, |task| {
+            let segment = &self.segments[task / parts];
+            SCRATCH.with_borrow_mut(|scratch| {
+                level.run(Part { product: self, segment, part: task % parts, out: &out, scratch });
+            });
+        });
+    }
+}
+
+/// Memory of one thread for the task that it works on.
+struct Scratch {
+    panels: [[Block; GROUP]; 2],
+    totals: [[Block; 2]; CHUNK],
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch {
+        panels: [[Block::ZERO; GROUP]; 2],
+        totals: [[Block::ZERO; 2]; CHUNK],
+    }));
+}
+
+/// One task: a segment by one tile of gate and up, or by a pair of neighbouring tiles.
+struct Part<'s, 'a, W> {
+    product: &'s Product<'a, W>,
+    segment: &'s Segment<'a>,
+    part: usize,
+    out: &'s Disjoint<'s>,
+    scratch: &'s mut Scratch,
+}
+
+impl<'a, W: Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)>> Task for Part<'_, 'a, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, lanes: L) {
+        let Some((first, second)) = (self.product.weights)(self.segment.weights) else {
+            // The family's check has refused an expert that has slots and no weights.
+            return;
+        };
+        if matches!(self.product.finish, Finish::SwiGlu) {
+            self.format(lanes, [(first, self.part), (second, self.part)]);
+        } else if 2 * self.part + 1 < first.tiles() {
+            self.format(lanes, [(first, 2 * self.part), (first, 2 * self.part + 1)]);
+        } else {
+            self.format(lanes, [(first, 2 * self.part)]);
+        }
+    }
+}
+
+impl<'a, W: Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)>> Part<'_, 'a, W> {
+    #[inline(always)]
+    fn format<L: Lanes, const R: usize>(&mut self, lanes: L, tiles: [(Matrix<'a>, usize); R]) {
+        // Gate and up may differ in format; such a pair has its weights converted first.
+        if tiles.iter().all(|(matrix, _)| matrix.format() == MatrixFormat::Bf16) {
+            self.inputs(lanes, Bf16Tiles(tiles));
+        } else if tiles.iter().all(|(matrix, _)| matrix.format() == MatrixFormat::Int4) {
+            self.inputs(lanes, Int4Tiles(tiles));
+        } else {
+            self.inputs(lanes, MixedTiles(tiles));
+        }
+    }
+
+    #[inline(always)]
+    fn inputs<L: Lanes, G: Tiles<L, R>, const R: usize>(&mut self, lanes: L, tiles: G) {
+        match self.segment.len {
+            1 => self.few::<L, G, R, 1>(lanes, tiles),
+            2 if L::WIDE => self.few::<L, G, R, 2>(lanes, tiles),
+            _ => self.many(lanes, tiles),
+        }
+    }
+
+    /// `T` inputs, all that the segment has.
+    #[inline(always)]
+    fn few<L: Lanes, G: Tiles<L, R>, const R: usize, const T: usize>(&mut self, lanes: L, tiles: G) {
+        let mut totals = [[lanes.splat(0.0); R]; T];
+        for group in 0..self.product.cols.div_ceil(GROUP) {
+            let xs = self.xs::<T>(0, group);
+            let sums = if let Some(sums) = tiles.direct(lanes, group, xs) {
+                sums
+            } else {
+                tiles.fill(lanes, group, &mut self.scratch.panels);
+                // SAFETY: every x has its own length, and a panel has 128 blocks.
+                unsafe { group_sums::<L, _, R, T, 1>(lanes, panels(&self.scratch.panels), xs, xs[0].len()) }
+            };
+            tiles.add(lanes, group, &sums, &mut totals);
+        }
+        for (t, total) in totals.into_iter().enumerate() {
+            self.finish(lanes, t, total);
+        }
+    }
+
+    /// Any number of inputs: each group of weights is converted once.
+    #[inline(always)]
+    fn many<L: Lanes, G: Tiles<L, R>, const R: usize>(&mut self, lanes: L, tiles: G) {
+        let len = self.segment.len;
+        self.scratch.totals[..len].fill([Block::ZERO; 2]);
+        for group in 0..self.product.cols.div_ceil(GROUP) {
+            tiles.fill(lanes, group, &mut self.scratch.panels);
+            let mut t = 0;
+            if L::WIDE {
+                while len - t >= 8 {
+                    self.block::<L, G, R, 8, 1>(lanes, tiles, group, t);
+                    t += 8;
+                }
+                if len - t >= 4 {
+                    self.block::<L, G, R, 4, 2>(lanes, tiles, group, t);
+                    t += 4;
+                }
+            }
+            while len - t >= 2 {
+                self.block::<L, G, R, 2, 1>(lanes, tiles, group, t);
+                t += 2;
+            }
+            if len > t {
+                self.block::<L, G, R, 1, 2>(lanes, tiles, group, t);
+            }
+        }
+        for t in 0..len {
+            let mut total = [lanes.splat(0.0); R];
+            for (total, block) in total.iter_mut().zip(&self.scratch.totals[t]) {
+                *total = lanes.load(&block.0);
+            }
+            self.finish(lanes, t, total);
+        }
+    }
+
+    /// Adds one group to the totals of `T` inputs.
+    #[inline(always)]
+    fn block<L: Lanes, G: Tiles<L, R>, const R: usize, const T: usize, const C: usize>(
+        &mut self,
+        lanes: L,
+        tiles: G,
+        group: usize,
+        first: usize,
+    ) {
+        let xs = self.xs::<T>(first, group);
+        // SAFETY: every x has its own length, and a panel has 128 blocks.
+        let sums = unsafe { group_sums::<L, _, R, T, C>(lanes, panels(&self.scratch.panels), xs, xs[0].len()) };
+        let mut totals = [[lanes.splat(0.0); R]; T];
+        let stored = &mut self.scratch.totals[first..first + T];
+        for t in 0..T {
+            for r in 0..R {
+                totals[t][r] = lanes.load(&stored[t][r].0);
+            }
+        }
+        tiles.add(lanes, group, &sums, &mut totals);
+        for t in 0..T {
+            for r in 0..R {
+                lanes.store(totals[t][r], &mut stored[t][r].0);
+            }
+        }
+    }
+
+    /// One group of `T` inputs from the segment's `first`.
+    #[inline(always)]
+    fn xs<const T: usize>(&self, first: usize, group: usize) -> [&'a [f32]; T] {
+        let product = self.product;
+        let start = group * GROUP;
+        let len = GROUP.min(product.cols - start);
+        let mut xs: [&[f32]; T] = [&[]; T];
+        for (t, x) in xs.iter_mut().enumerate() {
+            let row = self.segment.slot(first + t) / product.slots_per_row;
+            *x = &product.x[row * product.cols + start..][..len];
+        }
+        xs
+    }
+
+    /// Stores the finished outputs of input `t` of the segment.
+    #[inline(always)]
+    fn finish<L: Lanes, const R: usize>(&mut self, lanes: L, t: usize, total: [L::F; R]) {
+        let product = self.product;
+        let slot = self.segment.slot(t);
+        let mut values = [Block::ZERO; R];
+        let (tile, count) = match product.finish {
+            Finish::SwiGlu => {
+                let value = lanes.mul(lanes.silu(total[0]), total[R - 1]);
+                lanes.store(value, &mut values[0].0);
+                (self.part, 1)
+            }
+            Finish::Plain | Finish::Bias(_) => {
+                for (value, total) in values.iter_mut().zip(total) {
+                    lanes.store(total, &mut value.0);
+                }
+                (2 * self.part, R)
+            }
+        };
+        for (index, Block(values)) in values.iter_mut().take(count).enumerate() {
+            let first = (tile + index) * LANES;
+            let len = LANES.min(product.rows - first);
+            if let Finish::Bias(bias) = product.finish {
+                for (value, bias) in values.iter_mut().zip(&bias[first..first + len]) {
+                    *value += bias;
+                }
+            }
+            // SAFETY: no other task has this slot and this tile: slots are named once, parts are distinct.
+            let out = unsafe { self.out.part(slot * product.rows + first, len) };
+            out.copy_from_slice(&values[..len]);
+        }
+    }
+}
+
+#[inline(always)]
+fn panels<const R: usize>(panels: &[[Block; GROUP]; 2]) -> Panels<'_, R> {
+    let mut refs = [&panels[0]; R];
+    for (index, panel) in panels.iter().enumerate().take(R) {
+        refs[index] = panel;
+    }
+    Panels(refs)
+}
+
+/// The `R` tiles of a task, by format.
+trait Tiles<L: Lanes, const R: usize>: Copy {
+    /// Converts one group to f32, without the scale.
+    fn fill(self, lanes: L, group: usize, panels: &mut [[Block; GROUP]; 2]);
+    /// Sums of a group of `T` inputs without converting it first; `None` where this does not do it.
+    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]>;
+    /// Adds a group's sums to the totals, with the scale where there is one.
+    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]);
+}
+
+#[derive(Clone, Copy)]
+struct Bf16Tiles<'a, const R: usize>([(Matrix<'a>, usize); R]);
+
+#[derive(Clone, Copy)]
+struct Int4Tiles<'a, const R: usize>([(Matrix<'a>, usize); R]);
+
+#[derive(Clone, Copy)]
+struct MixedTiles<'a, const R: usize>([(Matrix<'a>, usize); R]);
+
+#[inline(always)]
+fn add_plain<L: Lanes>(lanes: L, sum: L::F, total: &mut L::F) {
+    *total = lanes.add(*total, sum);
+}
+
+#[inline(always)]
+fn add_scaled<L: Lanes>(lanes: L, (matrix, tile): &(Matrix<'_>, usize), group: usize, sum: L::F, total: &mut L::F) {
+    let scale = lanes.load_bf16(matrix.int4_scales(*tile, group));
+    *total = lanes.fma(scale, sum, *total);
+}
+
+#[inline(always)]
+fn bf16_group<'a>((matrix, tile): &(Matrix<'a>, usize), group: usize) -> &'a [[u8; 2 * LANES]] {
+    matrix.bf16_cols(*tile, group * GROUP..((group + 1) * GROUP).min(matrix.cols()))
+}
+
+impl<L: Lanes, const R: usize> Tiles<L, R> for Bf16Tiles<'_, R> {
+    #[inline(always)]
+    fn fill(self, lanes: L, group: usize, panels: &mut [[Block; GROUP]; 2]) {
+        for (tile, panel) in self.0.iter().zip(panels) {
+            fill_bf16(lanes, bf16_group(tile, group), panel);
+        }
+    }
+
+    #[inline(always)]
+    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
+        let mut vectors: [&[[u8; 2 * LANES]]; R] = [&[]; R];
+        for (cols, tile) in vectors.iter_mut().zip(&self.0) {
+            *cols = bf16_group(tile, group);
+        }
+        let len = xs[0].len();
+        let weights = Strided { vectors, stride: 1 };
+        // SAFETY: a group's columns and each x have the same length, that of the group.
+        Some(unsafe {
+            if L::WIDE {
+                group_sums::<L, _, R, T, 4>(lanes, weights, xs, len)
+            } else {
+                group_sums::<L, _, R, T, 2>(lanes, weights, xs, len)
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn add<const T: usize>(self, lanes: L, _: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
+        for t in 0..T {
+            for r in 0..R {
+                add_plain(lanes, sums[t][r], &mut totals[t][r]);
+            }
+        }
+    }
+}
+
+impl<L: Lanes, const R: usize> Tiles<L, R> for Int4Tiles<'_, R> {
+    #[inline(always)]
+    fn fill(self, lanes: L, group: usize, panels: &mut [[Block; GROUP]; 2]) {
+        for ((matrix, tile), panel) in self.0.iter().zip(panels) {
+            fill_int4(lanes, matrix.int4_group(*tile, group), panel);
+        }
+    }
+
+    #[inline(always)]
+    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
+        static NOTHING: [f32; GROUP] = [0.0; GROUP];
+        let mut full = [&NOTHING; T];
+        for (full, x) in full.iter_mut().zip(xs) {
+            *full = x.try_into().ok()?;
+        }
+        let mut sums = [[lanes.splat(0.0); R]; T];
+        for (r, (matrix, tile)) in self.0.iter().enumerate() {
+            let tile_sums = int4_sums(lanes, matrix.int4_group(*tile, group), full);
+            for t in 0..T {
+                sums[t][r] = tile_sums[t];
+            }
+        }
+        Some(sums)
+    }
+
+    #[inline(always)]
+    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
+        for t in 0..T {
+            for r in 0..R {
+                add_scaled(lanes, &self.0[r], group, sums[t][r], &mut totals[t][r]);
+            }
+        }
+    }
+}
+
+impl<L: Lanes, const R: usize> Tiles<L, R> for MixedTiles<'_, R> {
+    #[inline(always)]
+    fn fill(self, lanes: L, group: usize, panels: &mut [[Block; GROUP]; 2]) {
+        for ((matrix, tile), panel) in self.0.iter().zip(panels) {
+            match matrix.format() {
+                MatrixFormat::Bf16 => fill_bf16(lanes, bf16_group(&(*matrix, *tile), group), panel),
+                MatrixFormat::Int4 => fill_int4(lanes, matrix.int4_group(*tile, group), panel),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn direct<const T: usize>(self, _: L, _: usize, _: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
+        None
+    }
+
+    #[inline(always)]
+    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
+        for t in 0..T {
+            for r in 0..R {
+                match self.0[r].0.format() {
+                    MatrixFormat::Bf16 => add_plain(lanes, sums[t][r], &mut totals[t][r]),
+                    MatrixFormat::Int4 => add_scaled(lanes, &self.0[r], group, sums[t][r], &mut totals[t][r]),
+                }
+            }
+        }
+    }
+}
