@@ -14,6 +14,8 @@ mod hash;
 mod header;
 mod open;
 mod tensor;
+#[cfg(test)]
+mod tests;
 pub mod tokenizer;
 
 pub use error::CheckpointError;

@@ -169,10 +169,16 @@ impl Checkpoint {
         // SAFETY: nobody may change a checkpoint while it is open; that is documented on `Checkpoint`.
         let map = unsafe { Mmap::map(&file) }.map_err(CheckpointError::io("map", &path))?;
         let tensors = header::read(&path, &map)?;
+        let total = self.tensors.len() + tensors.len();
+        if total > header::MAX_TENSORS {
+            let (found, limit) = (total as u64, header::MAX_TENSORS as u64);
+            return Err(CheckpointError::TooLarge { path, what: "number of tensors up to this file", found, limit });
+        }
         let shard = self.shards.len();
         for (name, info) in tensors {
             if let Some(earlier) = self.tensors.get(&name) {
-                let first = self.shards[earlier.shard].path.clone();
+                // A tensor of this very file, if its shard is not in the list yet.
+                let first = self.shards.get(earlier.shard).map_or(&path, |shard| &shard.path).clone();
                 return Err(CheckpointError::Duplicate { tensor: name, first, second: path });
             }
             self.tensors.insert(name, Located { shard, info });
@@ -238,8 +244,8 @@ fn is_plain_file_name(name: &str) -> bool {
 
 /// Opens an ordinary file (or a link to one).
 pub(super) fn open_file(path: &Path) -> Result<File, CheckpointError> {
-    let file = File::open(path).map_err(CheckpointError::io("open", path))?;
-    let metadata = file.metadata().map_err(CheckpointError::io("read", path))?;
+    // Asked before opening, since opening a pipe waits for its other end.
+    let metadata = std::fs::metadata(path).map_err(CheckpointError::io("open", path))?;
     if !metadata.is_file() {
         let found = if metadata.is_dir() { "a folder" } else { "a special file" };
         return Err(CheckpointError::Malformed {
@@ -248,7 +254,7 @@ pub(super) fn open_file(path: &Path) -> Result<File, CheckpointError> {
             expected: "an ordinary file".into(),
         });
     }
-    Ok(file)
+    File::open(path).map_err(CheckpointError::io("open", path))
 }
 
 /// Reads a whole file of at most `limit` bytes.

@@ -8,6 +8,13 @@ use super::open::{TOKENIZER_FILE, read_limited};
 /// The longest `tokenizer.json` that is read, in bytes. The largest public ones have some 40 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
+/// Bytes of text per token that the first cut of [`Tokenizer::encode_prefix`] expects.
+const FIRST_GUESS_BYTES: usize = 4;
+/// Bytes that a longer cut has more at least: several words.
+const MORE_BYTES: usize = 256;
+/// How many times longer than the cut before it a cut may be.
+const MOST_GROWTH: usize = 8;
+
 /// Why text could not be turned into ids, or ids into text.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
@@ -129,6 +136,47 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The first `tokens` ids of `text`'s encoding, exactly, without encoding much more of a long text than they need.
+    ///
+    /// Cutting a text anywhere changes its last tokens, and with them possibly more than the last word (a run of white
+    /// space is split by what follows it). So a text is cut only between a letter and a single space that a letter follows:
+    /// the splitting rules in use (those of GPT-2, cl100k, o200k, Llama 3, Qwen; SentencePiece's) start a new piece there
+    /// whatever comes next, and look no further ahead. A tokenizer with tokens of several words is the exception, so the
+    /// result must also be the same for a longer cut; otherwise the cut grows, at last to the whole text.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TooShort`] with the number of tokens that the text has; a failure of the crate `tokenizers`.
+    pub fn encode_prefix(&self, text: &str, tokens: usize) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_prefix_from(text, tokens, tokens.saturating_mul(FIRST_GUESS_BYTES))
+    }
+
+    /// As [`Tokenizer::encode_prefix`]; the first cut is the first safe one that has at least `first_bytes`.
+    pub(super) fn encode_prefix_from(
+        &self,
+        text: &str,
+        tokens: usize,
+        first_bytes: usize,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let mut cut = safe_cut(text, first_bytes);
+        let mut previous: Option<Vec<u32>> = None;
+        loop {
+            let mut ids = self.encode(&text[..cut])?;
+            let (found, whole) = (ids.len(), cut == text.len());
+            if found < tokens && whole {
+                return Err(TokenizerError::TooShort { found, needed: tokens });
+            }
+            ids.truncate(tokens);
+            if whole || (found >= tokens && previous.as_ref() == Some(&ids)) {
+                return Ok(ids);
+            }
+            // By the bytes of a token so far where there are too few, and by a tenth more in any case.
+            let needed = if found < tokens { cut as f64 / found.max(1) as f64 * tokens as f64 } else { cut as f64 };
+            let target = (needed * 1.1) as usize + MORE_BYTES;
+            cut = safe_cut(text, target.min(cut.saturating_mul(MOST_GROWTH)).max(cut + 1));
+            previous = Some(ids);
+        }
+    }
+
     /// The text of `ids`, special tokens spelled out. Bytes that are no UTF-8 become U+FFFD.
     ///
     /// # Errors
@@ -152,6 +200,25 @@ impl Tokenizer {
     fn failed(&self, action: &'static str, error: &tokenizers::Error) -> TokenizerError {
         TokenizerError::Failed { path: self.path.clone(), action, reason: error.to_string() }
     }
+}
+
+/// The first place from byte `from` on where a text can be cut without a change to the tokens in front of it: between a
+/// letter and a space that a letter follows. The text's end where there is none.
+pub(super) fn safe_cut(text: &str, from: usize) -> usize {
+    if from >= text.len() {
+        return text.len();
+    }
+    let start = text.ceil_char_boundary(from);
+    let (mut letter, mut letter_space) = (false, false);
+    for (offset, char) in text[start..].char_indices() {
+        if letter_space && char.is_alphabetic() {
+            // The space in front of this letter has one byte.
+            return start + offset - 1;
+        }
+        letter_space = letter && char == ' ';
+        letter = char.is_alphabetic();
+    }
+    text.len()
 }
 
 /// Text of a growing list of ids, each piece as soon as its characters are complete. The pieces, [`DecodeStream::finish`]'s

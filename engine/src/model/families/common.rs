@@ -48,9 +48,19 @@ impl Sizes {
             num_key_value_heads,
             head_dim,
             max_position_embeddings: config.usize("max_position_embeddings", 1..=MAX_POSITIONS)?,
-            rms_norm_eps: config.positive("rms_norm_eps")? as f32,
+            rms_norm_eps: rms_norm_eps(config)?,
         })
     }
+}
+
+/// As f32, which must neither lose it to 0 nor make it infinite.
+fn rms_norm_eps(config: &Config<'_>) -> Result<f32, ModelError> {
+    let eps = config.positive("rms_norm_eps")?;
+    let rounded = eps as f32;
+    if rounded > 0.0 && rounded.is_finite() {
+        return Ok(rounded);
+    }
+    Err(config.wrong("rms_norm_eps", format_args!("{eps:e}"), "a number that f32 can hold"))
 }
 
 /// Refuses what changes the arithmetic of any family and is not implemented: other activations than SiLU, quantised

@@ -1,15 +1,53 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 //! Tests of config reading and rope.
 
+mod configs;
+mod qwen3_moe;
+mod rope;
+
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
+
 use crate::checkpoint::Checkpoint;
-use crate::model::load_spec;
 use crate::model::spec::{FfnSpec, LinearSource, ModelSpec, TensorSource};
+use crate::model::{ModelError, load_spec};
 
 /// A checkpoint in `fixtures/models`.
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/models").join(name)
+}
+
+/// A small config as transformers 5 writes it.
+fn new_style() -> Value {
+    json!({
+        "model_type": "qwen3_moe", "dtype": "bfloat16", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48,
+        "moe_intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": true, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 4096, "hidden_act": "silu", "eos_token_id": [7, 9], "tie_word_embeddings": false,
+        "attention_bias": false, "decoder_sparse_step": 1, "mlp_only_layers": [], "sliding_window": null,
+        "use_sliding_window": false, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}
+    })
+}
+
+/// `config` with the fields of `changes`; a field named `-x` removes `x`.
+fn changed(mut config: Value, changes: &Value) -> Value {
+    let fields = config.as_object_mut().unwrap();
+    for (name, value) in changes.as_object().unwrap() {
+        match name.strip_prefix('-') {
+            Some(removed) => {
+                fields.remove(removed);
+            }
+            None => {
+                fields.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    config
+}
+
+fn load(config: &Value) -> Result<ModelSpec, ModelError> {
+    load_spec(config.to_string().as_bytes(), Path::new("dir/config.json"))
 }
 
 /// Every tensor that a model needs; the head is not repeated where it is the embedding.
