@@ -160,6 +160,7 @@ impl Chain {
         if let Some(head) = &self.head
             && head.count == link.sequence
             && head.bytes != self.bytes
+            && self.gaps.is_empty()
             && problems.is_empty()
         {
             let detail = format!(

@@ -1,10 +1,11 @@
 //! The ledger on disk: the crate's documentation draws it.
 //!
-//! Files: `line.rs` one record as one line, `head.rs` where a chain ends, `append.rs` adding to it, `logs.rs` raw logs,
+//! Files: `line.rs` one record as one line, `form.rs` whether a line is canonical, `head.rs` where a chain ends, `append.rs` adding to it, `logs.rs` raw logs,
 //! `read.rs` streaming it, `chain.rs` and `verify.rs` judging it, `publish.rs` copying out of it.
 
 mod append;
 mod chain;
+mod form;
 mod head;
 mod line;
 mod logs;

@@ -10,7 +10,7 @@ use super::chain::{Chain, Link};
 use super::head::{chain_path, head_path};
 use super::line::{Fault, LINE_BYTES_MAX, open};
 use super::logs::{LogFault, check_log};
-use super::read::{Line, chains, snapshot};
+use super::read::{Line, Snapshot, chains, snapshot};
 use crate::schema::{Head, LogRef, Verdict, WriterId};
 use crate::{Error, Result, Sha256};
 
@@ -242,13 +242,16 @@ fn is_garbage(link: &std::result::Result<(Link, Vec<LogRef>), Vec<Fault>>) -> bo
     link.as_ref().is_err_and(|faults| faults.iter().all(|fault| fault.kind == ProblemKind::NotJson))
 }
 
-fn last_batch(snapshot: &mut super::read::Snapshot) -> Result<bool> {
+fn last_batch(snapshot: &mut Snapshot) -> Result<bool> {
     use std::io::BufRead as _;
     snapshot.reader.fill_buf().map(<[u8]>::is_empty).map_err(Error::io("read", &snapshot.path))
 }
 
+/// Whole lines, and a cut one.
+type Batch = (Vec<Vec<u8>>, Option<Vec<u8>>);
+
 /// The next lines, and a cut line if the chain ends in one.
-fn batch(snapshot: &mut super::read::Snapshot) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>)> {
+fn batch(snapshot: &mut Snapshot) -> Result<Batch> {
     let (mut lines, mut bytes) = (Vec::new(), 0);
     while bytes < BATCH_BYTES {
         match snapshot.next_line()? {
