@@ -32,7 +32,7 @@ pub struct BuildOptions<'a> {
     /// Set by another thread to stop the build; nothing is left behind but the lock file.
     pub cancel: Option<&'a AtomicBool>,
     /// Called once with the lock's path if another process is building.
-    pub on_wait: Option<&'a dyn Fn(&Path)>,
+    pub on_wait: Option<&'a (dyn Fn(&Path) + Sync)>,
 }
 
 impl std::fmt::Debug for BuildOptions<'_> {
