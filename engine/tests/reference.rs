@@ -27,7 +27,7 @@ fn check(name: &str) {
         engine.reset();
         let mut chosen = Vec::new();
         let mut token = engine
-            .prefill_logits(&ids(&prompt["input_token_ids"]), &mut |_, logits| {
+            .prefill_logits(&ids(&prompt["input_token_ids"]), 0, &mut |_, logits| {
                 chosen.push(argmax(logits));
                 Ok(())
             })

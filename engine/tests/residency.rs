@@ -22,6 +22,12 @@ fn model() -> &'static Model {
     MODEL.get_or_init(|| Model::open(&fixture("tiny-moe"), INT4))
 }
 
+/// A model of its own for the test that takes the bank's pages away: other tests would find them gone.
+fn guarded_model() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| Model::open(&fixture("tiny-moe"), INT4))
+}
+
 fn prompt() -> Vec<u32> {
     let text = std::fs::read(fixture("tiny-moe").join("reference.json")).unwrap();
     let reference: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -59,7 +65,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 /// Feeds the prompt in the given pieces (a piece of one token goes through decode), then decodes greedily.
 fn answer(engine: &mut Engine<HostDevice>, pieces: &[usize]) -> Result<Answer, EngineError> {
     let prompt = prompt();
-    let (mut logits, mut token, mut start) = (Vec::new(), 0, 0);
+    let (mut logits, mut token, mut start) = (Vec::new(), 0, 0usize);
     engine.reset();
     for &piece in pieces.iter().chain([&usize::MAX]) {
         let end = prompt.len().min(start.saturating_add(piece));
@@ -70,7 +76,7 @@ fn answer(engine: &mut Engine<HostDevice>, pieces: &[usize]) -> Result<Answer, E
                 logits.push(bits(&engine.last_logits()?));
             }
             _ => {
-                token = engine.prefill_logits(&prompt[start..end], &mut |_, row| {
+                token = engine.prefill_logits(&prompt[start..end], 0, &mut |_, row| {
                     logits.push(bits(row));
                     Ok(())
                 })?;
@@ -146,9 +152,9 @@ proptest! {
         let budget = least + ((most.saturating_sub(least)) as f64 * share) as u64 + extra;
         let host = HostOptions { schedule, poison_fresh: true, ..HostOptions::default() };
         let heatmap = with_heatmap.then(heatmap);
-        let mut engine = model().load(budget, host, heatmap.as_ref(), options).unwrap();
-        let bank = model().bank.clone();
-        engine.device_mut().guard(bank);
+        let model = guarded_model();
+        let mut engine = model.load(budget, host, heatmap.as_ref(), options).unwrap();
+        engine.device_mut().guard(model.bank.clone());
         assert_same(&answer(&mut engine, &pieces).unwrap(), expected(kv));
         // A second request finds whatever the first has left.
         assert_same(&answer(&mut engine, &pieces).unwrap(), expected(kv));

@@ -340,17 +340,7 @@ fn check<D: Device>(
     if bank.len() != expected {
         return Err(EngineError::Bank { found: bank.len(), expected });
     }
-    let (budget, needed) = (device.budget(), plan.least_budget(options.min_chunk));
-    if budget < needed {
-        return Err(EngineError::BudgetTooSmall {
-            budget,
-            needed,
-            persistent: plan.persistent_bytes(),
-            prefill: needed - plan.persistent_bytes() - plan.margin_bytes,
-            margin: plan.margin_bytes,
-            min_chunk: options.min_chunk,
-        });
-    }
+    plan.check_budget(device.budget(), options.min_chunk)?;
     Ok(plan)
 }
 

@@ -45,22 +45,28 @@ impl<D: Device> Engine<D> {
     /// An empty prompt, a token out of the vocabulary, a full context, out of memory at the smallest chunk, a logit that is
     /// not a number, device errors. After an error the sequence is as long as before.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<u32, EngineError> {
-        self.prefill_with(tokens, None)
+        self.prefill_with(tokens, 0, None)
     }
 
-    /// [`Engine::prefill`], and the complete logits of every position in order.
+    /// [`Engine::prefill`], and the complete logits of every position from the `from`th token of `tokens` on, in order.
     pub fn prefill_logits(
         &mut self,
         tokens: &[u32],
+        from: usize,
         each: &mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>,
     ) -> Result<u32, EngineError> {
-        self.prefill_with(tokens, Some(each))
+        self.prefill_with(tokens, from, Some(each))
     }
 
-    fn prefill_with(&mut self, tokens: &[u32], mut each: Option<EachLogits<'_>>) -> Result<u32, EngineError> {
+    fn prefill_with(
+        &mut self,
+        tokens: &[u32],
+        from: usize,
+        mut each: Option<EachLogits<'_>>,
+    ) -> Result<u32, EngineError> {
         self.check_tokens(tokens)?;
         self.make_room(tokens.len());
-        let mut emitted = 0;
+        let mut emitted = from;
         let chosen = loop {
             let mut borrowed = Vec::new();
             let attempt = self.attempt(tokens, &mut borrowed, &mut each, &mut emitted);

@@ -153,6 +153,15 @@ impl MemoryPlan {
             + self.prefill_bytes(self.context_tokens, min_chunk, self.full_staging_bytes())
             + self.margin_bytes
     }
+    /// Refuses a budget below the least, with what it would be spent on.
+    pub fn check_budget(&self, budget: u64, min_chunk: usize) -> Result<(), EngineError> {
+        let needed = self.least_budget(min_chunk);
+        if budget >= needed {
+            return Ok(());
+        }
+        let (persistent, margin) = (self.persistent_bytes(), self.margin_bytes);
+        Err(EngineError::BudgetTooSmall { budget, needed, persistent, prefill: needed - persistent - margin, margin, min_chunk })
+    }
     /// A budget under which every expert is resident through a prefill of the whole context in chunks of `chunk`.
     pub fn resident_budget(&self, chunk: usize) -> u64 {
         let experts = self.bank.map_or(0, |bank| bank.total() as u64 * self.slot_bytes());

@@ -40,7 +40,7 @@ pub struct Heatmap {
     pub format_version: u32,
     /// What it was made with.
     pub identity: HeatmapIdentity,
-    /// The texts it was made from: name and SHA-256 of the part that was read.
+    /// The texts it was made from: name and the bytes that were read.
     pub texts: Vec<HeatmapText>,
     /// Tokens routed.
     pub tokens: u64,
@@ -56,12 +56,12 @@ pub struct Heatmap {
 pub struct HeatmapText {
     /// Its name in the corpus manifest.
     pub name: String,
-    /// First byte of the canonical text that was read.
+    /// SHA-256 of the whole canonical text.
+    pub text_sha256: String,
+    /// First byte that was read.
     pub from_byte: u64,
-    /// One past the last byte.
+    /// One past the last.
     pub to_byte: u64,
-    /// SHA-256 of those bytes.
-    pub sha256: String,
 }
 
 /// Why a heatmap cannot be used.

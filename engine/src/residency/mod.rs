@@ -15,7 +15,7 @@ pub mod heatmap;
 pub mod policy;
 mod slots;
 
-pub use heatmap::{Heatmap, HeatmapError, HeatmapIdentity};
+pub use heatmap::{Heatmap, HeatmapError, HeatmapIdentity, HeatmapText};
 pub use policy::{Policy, PolicyKind, Usage};
 pub use slots::{Miss, Residency, ResidencyCounters, Tier};
 

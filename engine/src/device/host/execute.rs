@@ -1,6 +1,6 @@
 //! From a kernel description to the vectorised host kernels.
 
-use assay_kernels::{GateUp, Matrix, twin as simd};
+use assay_kernels::{GateUp, Matrix, simd};
 
 use super::super::kernel::{EXPERT_ABSENT, KvSpan, MatrixSpan};
 use super::super::{DeviceError, Kernel, Span};
