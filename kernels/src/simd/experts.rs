@@ -1,4 +1,4 @@
-use super::lanes::{Block, LANES, Lanes, Level, Task};
+use super::lanes::{LANES, Lanes, Level, Task};
 use super::parallel::for_each_rows;
 use super::product::{Finish, Product, Segment};
 use crate::{GateUp, KernelError, Matrix, check};
@@ -95,21 +95,12 @@ impl Task for Combine<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         let hidden = self.y.len();
-        let (blocks, tail) = self.y.as_chunks_mut::<LANES>();
-        let tail_at = hidden - tail.len();
-        for (index, block) in blocks.iter_mut().enumerate() {
+        for start in (0..hidden).step_by(LANES) {
             let mut y = lanes.splat(0.0);
             for (&weight, slot) in self.weights.iter().zip(self.slots.chunks_exact(hidden)) {
-                let values = slot[index * LANES..].first_chunk().unwrap_or(&Block::ZERO.0);
-                y = lanes.fma(lanes.splat(weight), lanes.load(values), y);
+                y = lanes.fma(lanes.splat(weight), lanes.load_part(&slot[start..]), y);
             }
-            lanes.store(y, block);
-        }
-        for (index, value) in tail.iter_mut().enumerate() {
-            *value = 0.0;
-            for (&weight, slot) in self.weights.iter().zip(self.slots.chunks_exact(hidden)) {
-                *value = weight.mul_add(slot[tail_at + index], *value);
-            }
+            lanes.store_part(y, &mut self.y[start..]);
         }
     }
 }

@@ -24,7 +24,7 @@ impl<L: Lanes, const R: usize> Weights<L, R> for Panels<'_, R> {
     }
 }
 
-/// Vectors of sixteen f32 or BF16 elements in a byte slice, `stride` vectors from one `k` to the next.
+/// Vectors of sixteen f32 or BF16 elements, as little-endian bytes, `stride` vectors from one `k` to the next.
 #[derive(Clone, Copy)]
 pub(super) struct Strided<'a, const R: usize, V> {
     /// For each of the `R` vectors, all that is read; the first is at `k = 0`.
@@ -32,57 +32,77 @@ pub(super) struct Strided<'a, const R: usize, V> {
     pub(super) stride: usize,
 }
 
-impl<L: Lanes, const R: usize> Weights<L, R> for Strided<'_, R, [u8; BF16_COL_BYTES]> {
+impl<L: Lanes, const R: usize, V: Vector> Weights<L, R> for Strided<'_, R, V> {
     #[inline(always)]
     fn at(self, lanes: L, r: usize, k: usize) -> L::F {
         debug_assert!(k * self.stride < self.vectors[r].len());
-        // SAFETY: `group_sums` asks for `k < len`, and its caller has made sure of `len` vectors.
-        lanes.load_bf16(unsafe { self.vectors[r].get_unchecked(k * self.stride) })
+        // SAFETY: `group_sums` asks for what its caller has said can be read.
+        unsafe { self.vectors[r].get_unchecked(k * self.stride) }.load(lanes)
     }
 }
 
-impl<L: Lanes, const R: usize> Weights<L, R> for Strided<'_, R, [u8; 4 * LANES]> {
+/// Sixteen stored elements.
+pub(super) trait Vector: Copy {
+    fn load<L: Lanes>(&self, lanes: L) -> L::F;
+}
+
+impl Vector for [u8; BF16_COL_BYTES] {
     #[inline(always)]
-    fn at(self, lanes: L, r: usize, k: usize) -> L::F {
-        debug_assert!(k * self.stride < self.vectors[r].len());
-        // SAFETY: as above.
-        lanes.load_f32_bytes(unsafe { self.vectors[r].get_unchecked(k * self.stride) })
+    fn load<L: Lanes>(&self, lanes: L) -> L::F {
+        lanes.load_bf16(self)
     }
 }
 
-/// Sums of one group of `len <= 128` elements in the contract's order, `C` of its four runs side by side.
+impl Vector for [u8; 4 * LANES] {
+    #[inline(always)]
+    fn load<L: Lanes>(&self, lanes: L) -> L::F {
+        lanes.load_f32_bytes(self)
+    }
+}
+
+/// Sums of one group in the contract's order: the first `lens[t] <= 128` elements of `xs[t]`, `C` of a full group's four
+/// runs side by side.
 ///
 /// # Safety
-/// Every `xs` has at least `len` elements and `weights` can be read at every `k < len`.
+/// `xs[t]` has at least `lens[t]` elements, and `weights` can be read at every `k` below the largest of `lens`.
 #[inline(always)]
 pub(super) unsafe fn group_sums<L: Lanes, W: Weights<L, R>, const R: usize, const T: usize, const C: usize>(
     lanes: L,
     weights: W,
     xs: [&[f32]; T],
-    len: usize,
+    lens: [usize; T],
 ) -> [[L::F; R]; T] {
     const { assert!(RUNS.is_multiple_of(C)) }
-    debug_assert!(len <= GROUP && xs.iter().all(|x| x.len() >= len));
+    debug_assert!(xs.iter().zip(lens).all(|(x, len)| len <= GROUP && x.len() >= len));
     let zero = lanes.splat(0.0);
     let mut runs = [[[zero; R]; T]; RUNS];
-    if len == GROUP {
+    if lens == [GROUP; T] {
         for (part, sums) in runs.chunks_exact_mut(C).enumerate() {
             let mut acc = [[[zero; R]; T]; C];
             for step in 0..RUN {
                 for c in 0..C {
                     let k = (part * C + c) * RUN + step;
-                    // SAFETY: `k < GROUP == len`.
+                    // SAFETY: `k < GROUP`, the length of every x.
                     unsafe { advance(lanes, weights, &xs, k, &mut acc[c]) };
                 }
             }
             sums.copy_from_slice(&acc);
         }
     } else {
+        let common = lens.into_iter().fold(GROUP, usize::min);
         for (run, sums) in runs.iter_mut().enumerate() {
+            let (start, end) = (run * RUN, (run + 1) * RUN);
             let mut acc = [[zero; R]; T];
-            for k in (run * RUN).min(len)..((run + 1) * RUN).min(len) {
-                // SAFETY: `k < len`.
+            for k in start..common.min(end) {
+                // SAFETY: `k` is below every length.
                 unsafe { advance(lanes, weights, &xs, k, &mut acc) };
+            }
+            for t in 0..T {
+                for k in start.max(common)..lens[t].min(end) {
+                    for r in 0..R {
+                        acc[t][r] = lanes.fma(weights.at(lanes, r, k), lanes.splat(xs[t][k]), acc[t][r]);
+                    }
+                }
             }
             *sums = acc;
         }
@@ -93,7 +113,7 @@ pub(super) unsafe fn group_sums<L: Lanes, W: Weights<L, R>, const R: usize, cons
 /// One step of every chain: `acc[t][r] = fma(w[r][k], x[t][k], acc[t][r])`.
 ///
 /// # Safety
-/// As [`group_sums`], with `k < len`.
+/// As [`group_sums`], with `k` below every length.
 #[inline(always)]
 unsafe fn advance<L: Lanes, W: Weights<L, R>, const R: usize, const T: usize>(
     lanes: L,
@@ -107,7 +127,7 @@ unsafe fn advance<L: Lanes, W: Weights<L, R>, const R: usize, const T: usize>(
         *w = weights.at(lanes, r, k);
     }
     for t in 0..T {
-        // SAFETY: `k < len <= xs[t].len()`.
+        // SAFETY: `k` is below the length of every x.
         let x = lanes.splat(unsafe { *xs[t].get_unchecked(k) });
         for r in 0..R {
             acc[t][r] = lanes.fma(w[r], x, acc[t][r]);

@@ -9,19 +9,25 @@ const PIECE: usize = 128 * 1024;
 
 /// Calls `f` for every task `0..tasks`, on several threads where `work` multiply-adds a task make that worth it.
 pub(super) fn for_each(tasks: usize, work: usize, f: impl Fn(usize) + Send + Sync) {
-    let piece = (PIECE / work.max(1)).max(1);
-    if tasks < 2 * piece || tasks == 1 || rayon::current_num_threads() == 1 {
+    let piece = pieces_of_rows(tasks, work);
+    if piece >= tasks {
         (0..tasks).for_each(f);
     } else {
         (0..tasks).into_par_iter().with_min_len(piece).for_each(f);
     }
 }
 
-/// Calls `f(first_row, rows)` on pieces of `y`: of whole rows of `width` elements, `work` multiply-adds a row.
+/// How many rows to give to a thread at a time: all of them where they are not worth sharing.
+pub(super) fn pieces_of_rows(rows: usize, work: usize) -> usize {
+    let piece = (PIECE / work.max(1)).max(1);
+    if rows < 2 * piece || rayon::current_num_threads() == 1 { rows.max(1) } else { piece }
+}
+
+/// Calls `f(first_row, rows)` on pieces of `y`: whole rows of `width` elements, `work` multiply-adds a row.
 pub(super) fn for_each_rows(width: usize, work: usize, y: &mut [f32], f: impl Fn(usize, &mut [f32]) + Send + Sync) {
     let rows = y.len() / width;
-    let piece = (PIECE / work.max(1)).max(1);
-    if rows < 2 * piece || rayon::current_num_threads() == 1 {
+    let piece = pieces_of_rows(rows, work);
+    if piece >= rows {
         f(0, y);
     } else {
         y.par_chunks_mut(width * piece).enumerate().for_each(|(index, rows)| f(index * piece, rows));
@@ -29,19 +35,19 @@ pub(super) fn for_each_rows(width: usize, work: usize, y: &mut [f32], f: impl Fn
 }
 
 /// A mutable slice that tasks write disjoint parts of.
-pub(super) struct Disjoint<'a> {
-    start: *mut f32,
+pub(super) struct Disjoint<'a, T> {
+    start: *mut T,
     len: usize,
-    owner: PhantomData<&'a mut [f32]>,
+    owner: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: it only hands out parts through `part`, whose caller promises that they do not overlap.
-unsafe impl Send for Disjoint<'_> {}
+unsafe impl<T: Send> Send for Disjoint<'_, T> {}
 // SAFETY: as above.
-unsafe impl Sync for Disjoint<'_> {}
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
-impl<'a> Disjoint<'a> {
-    pub(super) fn new(slice: &'a mut [f32]) -> Self {
+impl<'a, T> Disjoint<'a, T> {
+    pub(super) fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
 
@@ -51,7 +57,7 @@ impl<'a> Disjoint<'a> {
     /// No other part that overlaps this one is alive.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
-    pub(super) unsafe fn part(&self, first: usize, len: usize) -> &mut [f32] {
+    pub(super) unsafe fn part(&self, first: usize, len: usize) -> &mut [T] {
         assert!(first <= self.len && len <= self.len - first, "part of a kernel's output out of range");
         // SAFETY: in range by the assertion, unaliased by the caller's promise; the slice is borrowed for 'a.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(first), len) }

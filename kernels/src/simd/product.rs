@@ -114,7 +114,7 @@ struct Part<'s, 'a, W> {
     product: &'s Product<'a, W>,
     segment: &'s Segment<'a>,
     part: usize,
-    out: &'s Disjoint<'s>,
+    out: &'s Disjoint<'s, f32>,
     scratch: &'s mut Scratch,
 }
 
@@ -170,7 +170,7 @@ impl<'a, W: Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)>> Part<'_, 'a, W> {
             } else {
                 tiles.fill(lanes, group, &mut self.scratch.panels);
                 // SAFETY: every x has its own length, and a panel has 128 blocks.
-                unsafe { group_sums::<L, _, R, T, 1>(lanes, panels(&self.scratch.panels), xs, xs[0].len()) }
+                unsafe { group_sums::<L, _, R, T, 1>(lanes, panels(&self.scratch.panels), xs, xs.map(<[f32]>::len)) }
             };
             tiles.add(lanes, group, &sums, &mut totals);
         }
@@ -225,7 +225,8 @@ impl<'a, W: Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)>> Part<'_, 'a, W> {
     ) {
         let xs = self.xs::<T>(first, group);
         // SAFETY: every x has its own length, and a panel has 128 blocks.
-        let sums = unsafe { group_sums::<L, _, R, T, C>(lanes, panels(&self.scratch.panels), xs, xs[0].len()) };
+        let sums =
+            unsafe { group_sums::<L, _, R, T, C>(lanes, panels(&self.scratch.panels), xs, xs.map(<[f32]>::len)) };
         let mut totals = [[lanes.splat(0.0); R]; T];
         let stored = &mut self.scratch.totals[first..first + T];
         for t in 0..T {
@@ -347,14 +348,14 @@ impl<L: Lanes, const R: usize> Tiles<L, R> for Bf16Tiles<'_, R> {
         for (cols, tile) in vectors.iter_mut().zip(&self.0) {
             *cols = bf16_group(tile, group);
         }
-        let len = xs[0].len();
+        let lens = xs.map(<[f32]>::len);
         let weights = Strided { vectors, stride: 1 };
         // SAFETY: a group's columns and each x have the same length, that of the group.
         Some(unsafe {
             if L::WIDE {
-                group_sums::<L, _, R, T, 4>(lanes, weights, xs, len)
+                group_sums::<L, _, R, T, 4>(lanes, weights, xs, lens)
             } else {
-                group_sums::<L, _, R, T, 2>(lanes, weights, xs, len)
+                group_sums::<L, _, R, T, 2>(lanes, weights, xs, lens)
             }
         })
     }

@@ -50,7 +50,7 @@ fn softmax(logits: &[f32], scores: &mut [f32]) {
 }
 
 /// Takes the largest score once for each rank; a taken score becomes −1, below every other.
-pub(crate) fn choose(scores: &mut [f32], norm_topk_prob: bool, ids: &mut [u32], weights: &mut [f32]) {
+fn choose(scores: &mut [f32], norm_topk_prob: bool, ids: &mut [u32], weights: &mut [f32]) {
     for (id, weight) in ids.iter_mut().zip(weights.iter_mut()) {
         let mut best = 0;
         for expert in 1..scores.len() {

@@ -44,6 +44,15 @@ thread_local! {
 }
 
 impl Level {
+    /// As written in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
     /// Levels that this processor runs, slowest first.
     pub fn available() -> &'static [Level] {
         static AVAILABLE: OnceLock<Vec<Level>> = OnceLock::new();
@@ -163,6 +172,39 @@ pub(crate) trait Lanes: Copy + Send + Sync {
         self.load(&bytemuck::pod_read_unaligned::<[u32; LANES]>(x).map(|bits| f32::from_bits(u32::from_le(bits))))
     }
 
+    /// The first sixteen floats, zeros where `x` is shorter.
+    #[inline(always)]
+    fn load_part(self, x: &[f32]) -> Self::F {
+        match x.first_chunk() {
+            Some(block) => self.load(block),
+            None => {
+                let mut block = Block::ZERO;
+                block.0[..x.len()].copy_from_slice(x);
+                self.load(&block.0)
+            }
+        }
+    }
+
+    /// Stores sixteen floats, or as many as `out` has room for.
+    #[inline(always)]
+    fn store_part(self, x: Self::F, out: &mut [f32]) {
+        match out.first_chunk_mut() {
+            Some(block) => self.store(x, block),
+            None => {
+                let mut block = Block::ZERO;
+                self.store(x, &mut block.0);
+                out.copy_from_slice(&block.0[..out.len()]);
+            }
+        }
+    }
+
+    /// `-x`.
+    #[inline(always)]
+    fn negate(self, x: Self::F) -> Self::F {
+        // -0.0 - x is -x for both zeros too.
+        self.sub(self.splat(-0.0), x)
+    }
+
     /// [`crate::contract::exp`].
     #[inline(always)]
     fn exp(self, x: Self::F) -> Self::F {
@@ -184,8 +226,6 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     /// [`crate::contract::silu`].
     #[inline(always)]
     fn silu(self, x: Self::F) -> Self::F {
-        // -0.0 - x is -x for both zeros too.
-        let negative = self.sub(self.splat(-0.0), x);
-        self.div(x, self.add(self.splat(1.0), self.exp(negative)))
+        self.div(x, self.add(self.splat(1.0), self.exp(self.negate(x))))
     }
 }

@@ -1,0 +1,145 @@
+use crate::common::{Random, check, same};
+use assay_kernels::simd::Level;
+use assay_kernels::{KernelError, KvFormat, KvLayout, simd, twin};
+
+struct Case {
+    format: KvFormat,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    /// Positions appended before the queries.
+    past: usize,
+    tokens: usize,
+}
+
+impl Case {
+    fn layout(&self) -> KvLayout {
+        KvLayout {
+            format: self.format,
+            capacity_tokens: self.past + self.tokens + 3,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+        }
+    }
+
+    fn name(&self) -> String {
+        let Case { format, heads, kv_heads, head_dim, past, tokens } = self;
+        format!("attention {format:?} heads {heads}/{kv_heads} x {head_dim} past {past} tokens {tokens}")
+    }
+
+    /// Queries, and a cache whose unused bytes are NaN.
+    fn operands(&self) -> (Vec<f32>, Vec<u8>) {
+        let mut random = Random((self.past * 131 + self.tokens * 7 + self.head_dim) as u64);
+        let layout = self.layout();
+        let kv = (self.past + self.tokens) * self.kv_heads * self.head_dim;
+        let (k, v) = (random.floats(kv), random.floats(kv));
+        let mut cache = vec![0xff; layout.bytes().unwrap()];
+        twin::kv_append(&k, &v, 0, layout, &mut cache).unwrap();
+        for &level in Level::available() {
+            let mut found = vec![0xff; cache.len()];
+            let first = self.past * self.kv_heads * self.head_dim;
+            level.force(|| {
+                simd::kv_append(&k[..first], &v[..first], 0, layout, &mut found).unwrap();
+                simd::kv_append(&k[first..], &v[first..], self.past, layout, &mut found).unwrap();
+            });
+            assert!(cache == found, "kv_append before {}, {level:?}", self.name());
+        }
+        (random.floats(self.tokens * self.heads * self.head_dim), cache)
+    }
+
+    fn run(&self) {
+        let (q, cache) = self.operands();
+        let mut expected = vec![f32::NAN; q.len()];
+        twin::attention(&q, self.heads, self.past, self.layout(), &cache, 0.3, &mut expected).unwrap();
+        assert!(expected.iter().all(|x| x.is_finite()));
+        check(&self.name(), &expected, |out| {
+            simd::attention(&q, self.heads, self.past, self.layout(), &cache, 0.3, out).unwrap();
+        });
+    }
+}
+
+#[test]
+fn awkward_shapes() {
+    for format in [KvFormat::F32, KvFormat::Bf16] {
+        for (heads, kv_heads, head_dim) in [(4, 2, 64), (1, 1, 2), (3, 3, 34), (10, 2, 16), (7, 1, 40), (2, 1, 256)] {
+            for (past, tokens) in [(0, 1), (5, 1), (127, 1), (128, 1), (300, 1), (0, 17), (100, 31), (250, 9), (120, 2)]
+            {
+                Case { format, heads, kv_heads, head_dim, past, tokens }.run();
+            }
+        }
+    }
+}
+
+#[test]
+fn longer_than_one_unit() {
+    for format in [KvFormat::F32, KvFormat::Bf16] {
+        for (past, tokens) in [(0, 200), (33, 129), (640, 70)] {
+            Case { format, heads: 4, kv_heads: 2, head_dim: 32, past, tokens }.run();
+        }
+        Case { format, heads: 24, kv_heads: 1, head_dim: 48, past: 90, tokens: 80 }.run();
+    }
+}
+
+/// One token at a long context goes split by split over several threads.
+#[test]
+fn decode_at_a_long_context() {
+    for format in [KvFormat::F32, KvFormat::Bf16] {
+        for tokens in [1, 3] {
+            Case { format, heads: 4, kv_heads: 1, head_dim: 64, past: 4000, tokens }.run();
+        }
+    }
+}
+
+/// The whole prompt, token by token, and any chunks give the same bits.
+#[test]
+fn chunks_do_not_show() {
+    for format in [KvFormat::F32, KvFormat::Bf16] {
+        let whole = Case { format, heads: 4, kv_heads: 2, head_dim: 64, past: 0, tokens: 300 };
+        let (q, cache) = whole.operands();
+        let width = whole.heads * whole.head_dim;
+        let mut expected = vec![f32::NAN; q.len()];
+        simd::attention(&q, whole.heads, 0, whole.layout(), &cache, 0.125, &mut expected).unwrap();
+        for chunk in [1, 7, 17, 64, 128, 129] {
+            let mut found = vec![f32::NAN; q.len()];
+            for (index, (q, out)) in q.chunks(chunk * width).zip(found.chunks_mut(chunk * width)).enumerate() {
+                simd::attention(q, whole.heads, index * chunk, whole.layout(), &cache, 0.125, out).unwrap();
+            }
+            same(&format!("{format:?} chunks of {chunk}"), &expected, &found);
+        }
+    }
+}
+
+/// What the two-pass definition of softmax in f64 says.
+#[test]
+fn the_twin_is_attention() {
+    let case = Case { format: KvFormat::F32, heads: 2, kv_heads: 1, head_dim: 16, past: 0, tokens: 150 };
+    let mut random = Random(9);
+    let (k, v, q) = (random.floats(150 * 16), random.floats(150 * 16), random.floats(150 * 32));
+    let mut cache = vec![0; case.layout().bytes().unwrap()];
+    twin::kv_append(&k, &v, 0, case.layout(), &mut cache).unwrap();
+    let mut found = vec![0.0; q.len()];
+    twin::attention(&q, 2, 0, case.layout(), &cache, 0.25, &mut found).unwrap();
+    for (row, (q, found)) in q.chunks(16).zip(found.chunks(16)).enumerate() {
+        let dot = |k: &[f32]| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() * 0.25;
+        let p: Vec<f64> = k.chunks(16).take(row / 2 + 1).map(|k| dot(k).exp()).collect();
+        let sum: f64 = p.iter().sum();
+        for d in 0..16 {
+            let exact: f64 = p.iter().zip(v.chunks(16)).map(|(p, v)| p * f64::from(v[d])).sum::<f64>() / sum;
+            assert!((exact - f64::from(found[d])).abs() < 1e-5, "row {row} dim {d}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let layout = KvLayout { format: KvFormat::F32, capacity_tokens: 4, kv_heads: 2, head_dim: 4 };
+    let mut cache = vec![0; layout.bytes().unwrap()];
+    let row = [0.0; 8];
+    let late = simd::kv_append(&row, &row, 4, layout, &mut cache).unwrap_err();
+    assert_eq!(late.to_string(), "kv_append: the last position 4 is out of range, expected less than 4");
+    let mut out = [0.0; 12];
+    let heads = simd::attention(&[0.0; 12], 3, 0, layout, &cache, 1.0, &mut out).unwrap_err();
+    assert_eq!(heads.to_string(), "attention: heads is 3, expected a positive multiple of kv_heads");
+    let short = simd::attention(&row, 2, 0, layout, &cache[1..], 1.0, &mut [0.0; 8]).unwrap_err();
+    assert!(matches!(short, KernelError::Shape { what: "cache bytes", .. }));
+}
