@@ -53,7 +53,7 @@ untimed! {
 }
 
 /// A record without its links: see the module's documentation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub struct Draft {
     pub(crate) evidence_class: EvidenceClass,
     pub(crate) body: Body,

@@ -43,6 +43,7 @@ fn two_processes_and_two_threads_append_at_once() {
         }
         // A reader must see a ledger that is whole at every moment.
         while children.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
+            std::thread::sleep(Duration::from_millis(5));
             if let Ok(report) = verify(dir.path()) {
                 assert!(report.problems.is_empty(), "{:?}", report.problems);
             }
@@ -146,6 +147,7 @@ fn a_line_of_garbage_behind_the_head_is_torn_too() {
     let report = verify(dir.path()).unwrap();
     assert_eq!((report.records, report.verdict), (2, Verdict::Pass));
     assert_eq!(kinds(dir.path()), [ProblemKind::Torn]);
+    assert_eq!(read(dir.path()).unwrap().collect::<Result<Vec<_>>>().unwrap().len(), 2);
     assert!(ledger.append(check(3.0)).unwrap().torn.is_some());
     assert!(kinds(dir.path()).is_empty());
 }

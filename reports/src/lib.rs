@@ -1,1 +1,14 @@
-//! See ARCHITECTURE.md.
+//! From ledgers to published figures. Nobody types a number: a table is made of records, each row names the record it
+//! comes from, and the block it stands in is regenerated and checked.
+//!
+//! Files: `select.rs` which records, `tables.rs` the tables, `figures.rs` how numbers are printed, `blocks.rs` the
+//! marked blocks of a document.
+
+mod blocks;
+mod figures;
+mod select;
+mod tables;
+
+pub use blocks::{BlockError, blocks_in, stale_blocks, update_between_markers};
+pub use select::{latest, load};
+pub use tables::{perplexity_table_markdown, speed_table_markdown};

@@ -10,9 +10,8 @@ use std::io::{Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::head::{chain_path, head_path, read_head, sync_dir, write_head};
-use super::line::{LINE_BYTES_MAX, SEAL_BYTES, describe, open, seal, stated_hash};
+use super::line::{LINE_BYTES_MAX, SEAL_BYTES, describe, is_garbage, open, seal, stated_hash};
 use super::logs;
-use super::verify::ProblemKind;
 use crate::schema::{EvidenceClass, FORMAT_VERSION, Head, LogRef, Origin, Record, TimeUtc, WriterId};
 use crate::{Draft, Error, Result, Sha256};
 
@@ -198,7 +197,7 @@ impl Ledger {
                     let detail = format!("record {} behind the head does not continue the chain", record.sequence);
                     return Err(Error::broken(&path, detail));
                 }
-                Err(faults) if faults.iter().all(|fault| fault.kind == ProblemKind::NotJson) => break,
+                Err(faults) if is_garbage(&faults) => break,
                 Err(faults) => return Err(Error::broken(&path, describe(&faults))),
             }
         }

@@ -95,6 +95,11 @@ pub(crate) fn describe(faults: &[Fault]) -> String {
     faults.iter().map(|fault| fault.detail.as_str()).collect::<Vec<_>>().join("; ")
 }
 
+/// True if a line is not even JSON, as bytes of an append that was cut short are not.
+pub(crate) fn is_garbage(faults: &[Fault]) -> bool {
+    faults.iter().all(|fault| fault.kind == ProblemKind::NotJson)
+}
+
 /// Content without its closing brace, and the stated hash.
 fn split_seal(line: &[u8]) -> Option<(&[u8], Sha256)> {
     let (content, seal) = line.split_at_checked(line.len().checked_sub(SEAL_BYTES)?)?;

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Take};
 use std::path::{Path, PathBuf};
 
 use super::head::{chain_path, read_head};
-use super::line::{LINE_BYTES_MAX, describe, open};
+use super::line::{LINE_BYTES_MAX, describe, is_garbage, open};
 use crate::schema::{Head, Record, WriterId};
 use crate::{Error, Result};
 
@@ -60,6 +60,11 @@ pub(crate) enum Line {
 }
 
 impl Snapshot {
+    /// True if no byte is left.
+    pub(crate) fn is_at_end(&mut self) -> Result<bool> {
+        self.reader.fill_buf().map(<[u8]>::is_empty).map_err(Error::io("read", &self.path))
+    }
+
     /// The next line without its newline.
     pub(crate) fn next_line(&mut self) -> Result<Option<Line>> {
         let mut line = Vec::new();
@@ -122,12 +127,14 @@ impl Records {
                 None | Some(Line::Cut(_)) => self.current = None,
                 Some(Line::Whole(line)) => {
                     *number += 1;
-                    let (path, line_number) = (&snapshot.path, *number);
-                    return open(&line).map(Some).map_err(|faults| Error::BadRecord {
-                        path: path.clone(),
-                        line: line_number,
-                        detail: describe(&faults),
-                    });
+                    match open(&line) {
+                        Ok(record) => return Ok(Some(record)),
+                        Err(faults) if is_garbage(&faults) && snapshot.is_at_end()? => self.current = None,
+                        Err(faults) => {
+                            let (path, line) = (snapshot.path.clone(), *number);
+                            return Err(Error::BadRecord { path, line, detail: describe(&faults) });
+                        }
+                    }
                 }
             }
         }

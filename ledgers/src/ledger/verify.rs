@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::chain::{Chain, Link};
 use super::head::{chain_path, head_path};
-use super::line::{Fault, LINE_BYTES_MAX, open};
+use super::line::{Fault, LINE_BYTES_MAX, is_garbage, open};
 use super::logs::{LogFault, check_log};
 use super::read::{Line, Snapshot, chains, snapshot};
 use crate::schema::{Head, LogRef, Verdict, WriterId};
@@ -194,8 +194,8 @@ fn verify_chain(
             let last = lines.len();
             for (index, (line, link)) in lines.iter().zip(links).enumerate() {
                 number += 1;
-                let at_end = index + 1 == last && cut.is_none() && last_batch(&mut snapshot)?;
-                if at_end && chain.is_behind_head() && is_garbage(&link) {
+                let at_end = index + 1 == last && cut.is_none() && snapshot.is_at_end()?;
+                if at_end && chain.is_behind_head() && link.as_ref().is_err_and(|faults| is_garbage(faults)) {
                     problems.push(torn(&path, number, line.len() + 1));
                     continue;
                 }
@@ -236,15 +236,6 @@ fn verify_chain(
 fn torn(path: &Path, line: u64, bytes: usize) -> Problem {
     let detail = format!("torn: an append was cut short after {bytes} bytes; the next append moves them aside");
     Problem::new(ProblemKind::Torn, path, Some(line), detail)
-}
-
-fn is_garbage(link: &std::result::Result<(Link, Vec<LogRef>), Vec<Fault>>) -> bool {
-    link.as_ref().is_err_and(|faults| faults.iter().all(|fault| fault.kind == ProblemKind::NotJson))
-}
-
-fn last_batch(snapshot: &mut Snapshot) -> Result<bool> {
-    use std::io::BufRead as _;
-    snapshot.reader.fill_buf().map(<[u8]>::is_empty).map_err(Error::io("read", &snapshot.path))
 }
 
 /// Whole lines, and a cut one.

@@ -1,0 +1,46 @@
+//! Which records a table shows.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use assay_ledgers::{Identity, Record, Result, Sha256, TimeUtc, read};
+
+/// Every record of the ledger in `dir`, each checked against its own hash.
+///
+/// # Errors
+/// What [`assay_ledgers::read`] returns.
+pub fn load(dir: &Path) -> Result<Vec<Record>> {
+    read(dir)?.collect()
+}
+
+/// The newest record of each kind and configuration, in the order of the ledger. Builds of one configuration replace
+/// each other; anything else in the identity makes another configuration.
+///
+/// # Errors
+/// [`assay_ledgers::Error::NotCanonical`] for an identity that cannot be hashed.
+pub fn latest(records: &[Record]) -> Result<Vec<&Record>> {
+    let mut newest: HashMap<(&str, Sha256), usize> = HashMap::new();
+    for (index, record) in records.iter().enumerate() {
+        let entry = newest.entry((record.body.kind(), configuration(&record.identity)?)).or_insert(index);
+        if first_written(record) >= first_written(&records[*entry]) {
+            *entry = index;
+        }
+    }
+    let mut chosen: Vec<usize> = newest.into_values().collect();
+    chosen.sort_unstable();
+    Ok(chosen.into_iter().map(|index| &records[index]).collect())
+}
+
+/// Hash of the identity without the build.
+fn configuration(identity: &Identity) -> Result<Sha256> {
+    let mut identity = identity.clone();
+    identity.source.commit.clear();
+    identity.source.dirty = None;
+    identity.binary = Sha256::default();
+    identity.hash()
+}
+
+/// When a record was first written; within one millisecond its place in its chain decides.
+fn first_written(record: &Record) -> (&TimeUtc, u64) {
+    record.origin.as_ref().map_or((&record.time_utc, record.sequence), |origin| (&origin.time_utc, origin.sequence))
+}

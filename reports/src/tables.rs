@@ -1,0 +1,184 @@
+//! Markdown tables. Every row ends with the short hash of the record it comes from, as it was first written.
+
+use std::fmt::Write as _;
+
+use assay_ledgers::{Body, ExpertQuantization, Identity, NumberFormat, PerplexityBody, Record, SpeedRow, Verdict};
+
+use crate::figures::{bytes, difference, figure, interval, percent};
+
+/// The speed rows of `records` (others are passed over): the median with its interval, the best beside it.
+pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
+    let mut table = Table::new(&[
+        "Configuration",
+        "Machine",
+        "Measure",
+        "#Tokens",
+        "#Median",
+        "#95 % interval",
+        "#Best",
+        "Unit",
+        "#Resident",
+        "#Hits",
+        "Record",
+    ]);
+    for record in records {
+        let Body::Speed(body) = &record.body else { continue };
+        for row in &body.rows {
+            table.row(&speed_cells(record, row));
+        }
+        table.findings(record);
+    }
+    table.finish()
+}
+
+/// The perplexities of `records` (others are passed over), a row a record; where one was compared, the difference from the other
+/// identity with its interval.
+pub fn perplexity_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
+    let mut table = Table::new(&[
+        "Configuration",
+        "Texts",
+        "#Documents",
+        "#Targets",
+        "#Perplexity",
+        "Compared with",
+        "#ΔNLL, nats",
+        "#95 % interval",
+        "Record",
+    ]);
+    for record in records {
+        let Body::Perplexity(body) = &record.body else { continue };
+        table.row(&perplexity_cells(record, body));
+        table.findings(record);
+    }
+    table.finish()
+}
+
+fn speed_cells(record: &Record, row: &SpeedRow) -> [String; 11] {
+    let dash = || "–".to_owned();
+    let hcs = row.hcs.as_ref();
+    [
+        configuration(&record.identity),
+        machine(&record.identity),
+        row.measure.as_str().replace('_', " "),
+        row.tokens.to_string(),
+        figure(row.median),
+        interval(row.ci95, figure),
+        figure(row.best),
+        row.unit.clone(),
+        hcs.map_or_else(dash, |hcs| format!("{} of {}", hcs.resident, hcs.total)),
+        hcs.and_then(|hcs| hcs.hit_rate).map_or_else(dash, percent),
+        reference(record),
+    ]
+}
+
+fn perplexity_cells(record: &Record, body: &PerplexityBody) -> [String; 9] {
+    let dash = || "–".to_owned();
+    let comparison = body.comparison.as_ref();
+    [
+        configuration(&record.identity),
+        record.identity.prompts.set.clone(),
+        body.documents.len().to_string(),
+        body.tokens.to_string(),
+        format!("{:.3}", body.perplexity),
+        comparison.map_or_else(dash, |other| format!("{} ({:.3})", other.against_name, other.against_perplexity)),
+        comparison.map_or_else(dash, |other| difference(other.nll_difference)),
+        interval(comparison.and_then(|other| other.nll_difference_ci95), difference),
+        reference(record),
+    ]
+}
+
+/// `tiny-moe, experts int4 (amax), KV bf16, 48 MiB`.
+fn configuration(identity: &Identity) -> String {
+    let precision = &identity.precision;
+    let scales = match precision.expert_quantization {
+        None => "",
+        Some(ExpertQuantization::Amax) => " (amax)",
+        Some(ExpertQuantization::Search) => " (search)",
+    };
+    let mut text = format!(
+        "{}, experts {}{scales}, KV {}, {}",
+        identity.checkpoint.name,
+        format_name(precision.experts),
+        format_name(precision.kv),
+        bytes(identity.memory.vram_bytes)
+    );
+    if let Some(approximation) = &identity.approximation {
+        let _ = write!(text, ", approximate: {approximation}");
+    }
+    if identity.synthetic {
+        text.push_str(", synthetic");
+    }
+    if identity.source.dirty.is_some() {
+        text.push_str(", uncommitted source");
+    }
+    text
+}
+
+const fn format_name(format: NumberFormat) -> &'static str {
+    match format {
+        NumberFormat::F32 => "f32",
+        NumberFormat::Bf16 => "bf16",
+        NumberFormat::Int8 => "int8",
+        NumberFormat::Int4 => "int4",
+    }
+}
+
+fn machine(identity: &Identity) -> String {
+    let device = &identity.device;
+    let threads = device.threads;
+    format!("{}, {threads} thread{}", device.name, if threads == 1 { "" } else { "s" })
+}
+
+fn reference(record: &Record) -> String {
+    format!("`{}`", record.original_hash().short())
+}
+
+/// A Markdown table; a header that starts with `#` is a column of numbers.
+struct Table {
+    text: String,
+    findings: Vec<String>,
+    is_empty: bool,
+}
+
+impl Table {
+    fn new(headers: &[&str]) -> Self {
+        let names: Vec<&str> = headers.iter().map(|header| header.trim_start_matches('#')).collect();
+        let rules: Vec<&str> =
+            headers.iter().map(|header| if header.starts_with('#') { "---:" } else { "---" }).collect();
+        let text = format!("| {} |\n| {} |\n", names.join(" | "), rules.join(" | "));
+        Self { text, findings: Vec::new(), is_empty: true }
+    }
+
+    fn row(&mut self, cells: &[String]) {
+        let cells: Vec<String> = cells.iter().map(|cell| escape(cell)).collect();
+        let _ = writeln!(self.text, "| {} |", cells.join(" | "));
+        self.is_empty = false;
+    }
+
+    /// What was not judged PASS stands below the table, so that no figure is shown without it.
+    fn findings(&mut self, record: &Record) {
+        for row in record.verdicts.iter().filter(|row| row.verdict != Verdict::Pass) {
+            self.findings.push(format!(
+                "- {} {}: {} ({})",
+                reference(record),
+                escape(&row.row),
+                row.verdict,
+                escape(&row.reason)
+            ));
+        }
+    }
+
+    fn finish(mut self) -> String {
+        if self.is_empty {
+            return "No record yet.\n".to_owned();
+        }
+        if !self.findings.is_empty() {
+            let _ = write!(self.text, "\nNot PASS:\n\n{}\n", self.findings.join("\n"));
+        }
+        self.text
+    }
+}
+
+fn escape(cell: &str) -> String {
+    cell.replace('\\', "\\\\").replace('|', "\\|").replace(['\n', '\r'], " ").replace('<', "&lt;")
+}
