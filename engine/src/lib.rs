@@ -11,6 +11,7 @@
 //! - [`weights`], [`bank`]: what is on the device for good, what waits in host memory
 //! - [`expert_cache`]: packed experts on disk
 //! - [`checkpoint`], [`model`]: files, and what a model is as data
+//! - [`gguf`]: a checkpoint written for llama.cpp
 
 pub mod bank;
 pub mod checkpoint;
@@ -18,6 +19,7 @@ pub mod device;
 pub mod engine;
 pub mod error;
 pub mod expert_cache;
+pub mod gguf;
 pub mod memory;
 pub mod model;
 pub mod model_folder;

@@ -20,5 +20,6 @@ pub mod tokenizer;
 
 pub use error::CheckpointError;
 pub use hash::FileHash;
+pub(crate) use open::read_limited;
 pub use open::{Checkpoint, Shard};
 pub use tensor::{TensorView, WeightDtype};

@@ -258,7 +258,7 @@ pub(super) fn open_file(path: &Path) -> Result<File, CheckpointError> {
 }
 
 /// Reads a whole file of at most `limit` bytes.
-pub(super) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
+pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
     let file = open_file(path)?;
     let mut bytes = Vec::new();
     // One byte more than the limit, so that a file which grows meanwhile is noticed too.
