@@ -12,6 +12,7 @@ pub mod config;
 pub mod corpus;
 pub mod exit;
 pub mod interrupt;
+pub mod ledger_place;
 pub mod output;
 pub mod progress;
 pub mod repository;
