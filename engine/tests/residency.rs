@@ -178,7 +178,7 @@ fn the_least_budget_fits_and_one_byte_less_is_refused() {
         engine.reset();
         engine.prefill(&full).unwrap();
         let low_water = engine.low_water();
-        assert_eq!(engine.residents().resident, 0);
+        assert_eq!(engine.calibration().unwrap().hard_experts, 0);
         assert!(low_water.prefill.unwrap() >= 4321, "{low_water:?}");
         match model().load(needed - 1, HostOptions::default(), None, options) {
             Err(EngineError::BudgetTooSmall { budget, needed: said, .. }) => {

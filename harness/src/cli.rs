@@ -1,10 +1,11 @@
 //! Commands, global flags, and the path from arguments to an exit code.
 
 use crate::commands::Command;
-use crate::exit::{Outcome, error_exit_code, is_broken_pipe};
+use crate::exit::{Exit, is_broken_pipe};
 use crate::interrupt;
-use crate::output::Format;
+use crate::output::{Format, wrap};
 use clap::Parser;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Text of `--help` is wrapped at this many columns.
@@ -33,14 +34,25 @@ pub fn run() -> ExitCode {
     if let Err(error) = interrupt::install() {
         eprintln!("warning: Ctrl-C ends this run at once: {error}");
     }
-    match cli.command.run(cli.output) {
-        Ok(outcome) => outcome.exit_code(),
-        Err(error) if is_broken_pipe(&error) => Outcome::Pass.exit_code(),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            error_exit_code(&error)
+    let exit = cli.command.run(cli.output).unwrap_or_else(|error| {
+        if !is_broken_pipe(&error) {
+            eprintln!("{}", error_text(&error));
+        }
+        Exit::of_error(&error)
+    });
+    exit.into()
+}
+
+/// The error and its causes. Most errors already say what caused them: that is not said twice.
+fn error_text(error: &anyhow::Error) -> String {
+    let mut text = format!("error: {error}");
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
         }
     }
+    if std::io::stderr().is_terminal() { wrap(&text) } else { text }
 }
 
 #[cfg(test)]
@@ -51,6 +63,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let io = || std::io::Error::other("disk on fire");
+        let check = |error: anyhow::Error, text: &str| assert_eq!(error_text(&error), text);
+        check(anyhow::Error::new(io()).context("cannot read x"), "error: cannot read x: disk on fire");
+        check(anyhow::Error::new(io()).context("cannot read x: disk on fire"), "error: cannot read x: disk on fire");
     }
 
     #[test]

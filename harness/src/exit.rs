@@ -1,19 +1,11 @@
-//! How a command ends: the one place that maps outcomes and errors to exit codes.
+//! How a command ends: the one place that maps verdicts and errors to exit codes.
 
+use assay_ledgers::{Verdict, process_exit_code};
 use std::process::ExitCode;
 
-/// How a command that ran to its end came out.
+/// The exit code of a command that ran to its end, the same for every command: 0 PASS, 1 FAIL, 3 INCOMPLETE, 4 INVALID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Everything it was to show holds.
-    Pass,
-    /// It was judged, and does not hold.
-    Fail,
-    /// It could not be judged.
-    Incomplete,
-    /// The evidence is broken.
-    Invalid,
-}
+pub struct Exit(u8);
 
 /// Ctrl-C: the command stopped early and left nothing behind.
 #[derive(Debug, thiserror::Error)]
@@ -30,39 +22,43 @@ const INPUT_ERROR: u8 = 2;
 /// Exit code after Ctrl-C: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-impl Outcome {
-    /// The exit code, the same for every command.
-    pub fn exit_code(self) -> ExitCode {
-        ExitCode::from(self.number())
+impl Exit {
+    /// Nothing was to be judged, and it worked.
+    pub const DONE: Exit = Exit(0);
+
+    /// The worst of several verdicts; INCOMPLETE without any.
+    pub fn worst(verdicts: impl IntoIterator<Item = Verdict>) -> Self {
+        Exit(process_exit_code(verdicts))
     }
 
-    fn number(self) -> u8 {
-        match self {
-            Outcome::Pass => 0,
-            Outcome::Fail => 1,
-            Outcome::Incomplete => 3,
-            Outcome::Invalid => 4,
+    /// The code of a command that stopped with an error.
+    pub(crate) fn of_error(error: &anyhow::Error) -> Self {
+        if error.is::<Interrupted>() {
+            Exit(INTERRUPTED)
+        } else if error.is::<InvalidEvidence>() {
+            Verdict::Invalid.into()
+        } else if is_broken_pipe(error) {
+            Exit::DONE
+        } else {
+            Exit(INPUT_ERROR)
         }
     }
 }
 
-/// The exit code of a command that stopped with an error.
-pub fn error_exit_code(error: &anyhow::Error) -> ExitCode {
-    ExitCode::from(error_number(error))
+impl From<Verdict> for Exit {
+    fn from(verdict: Verdict) -> Self {
+        Exit(verdict.exit_code())
+    }
 }
 
-fn error_number(error: &anyhow::Error) -> u8 {
-    if error.is::<Interrupted>() {
-        INTERRUPTED
-    } else if error.is::<InvalidEvidence>() {
-        Outcome::Invalid.number()
-    } else {
-        INPUT_ERROR
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit.0)
     }
 }
 
 /// Whether the reader of stdout went away (`assay … | head`), which is no error of ours.
-pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
@@ -72,9 +68,12 @@ mod tests {
 
     #[test]
     fn errors_keep_their_code_under_context() {
-        let check = |error: anyhow::Error, number: u8| assert_eq!(error_number(&error.context("while timing")), number);
+        let check =
+            |error: anyhow::Error, code: u8| assert_eq!(Exit::of_error(&error.context("while timing")), Exit(code));
         check(anyhow::anyhow!("no such file"), 2);
         check(Interrupted.into(), 130);
         check(InvalidEvidence("broken chain".into()).into(), 4);
+        check(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(), 0);
+        check(std::io::Error::from(std::io::ErrorKind::NotFound).into(), 2);
     }
 }

@@ -24,10 +24,10 @@ pub fn install() -> Result<(), ctrlc::Error> {
 /// # Errors
 /// [`Interrupted`] once the user has asked to stop.
 pub fn check() -> Result<(), Interrupted> {
-    if requested() { Err(Interrupted) } else { Ok(()) }
+    if REQUESTED.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
 }
 
-/// Whether the user has asked to stop: for code that takes a plain flag.
-pub fn requested() -> bool {
-    REQUESTED.load(Ordering::Relaxed)
+/// The flag itself, for code that looks at one.
+pub fn flag() -> &'static AtomicBool {
+    &REQUESTED
 }

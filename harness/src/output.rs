@@ -9,6 +9,11 @@ use std::io::Write;
 /// Text fits this many columns.
 const WIDTH: u16 = 80;
 
+/// Breaks lines of text at spaces, so that they fit. A word that is longer (a path, a hash) stays whole.
+pub fn wrap(text: &str) -> String {
+    textwrap::fill(text, textwrap::Options::new(usize::from(WIDTH)).break_words(false))
+}
+
 /// Tables for a reader: one rule, under the headings.
 const PLAIN: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
@@ -94,8 +99,8 @@ impl Answer {
         match format {
             Format::Json => Ok(serde_json::to_string_pretty(&self.json)? + "\n"),
             Format::Csv => self.tables().next().map_or(Ok(String::new()), Table::csv),
-            Format::Text => Ok(self.join(Table::text)),
-            Format::Md => Ok(self.join(Table::markdown)),
+            Format::Text => Ok(self.join(wrap, Table::text)),
+            Format::Md => Ok(self.join(str::to_owned, Table::markdown)),
         }
     }
 
@@ -107,7 +112,7 @@ impl Answer {
     }
 
     /// Lines stand together, a table stands between empty lines.
-    fn join(&self, table_text: impl Fn(&Table) -> String) -> String {
+    fn join(&self, line_text: impl Fn(&str) -> String, table_text: impl Fn(&Table) -> String) -> String {
         let mut text = String::new();
         let mut after_table = false;
         for section in &self.sections {
@@ -116,7 +121,7 @@ impl Answer {
                 text.push('\n');
             }
             match section {
-                Section::Line(line) => text.push_str(line),
+                Section::Line(line) => text.push_str(&line_text(line)),
                 Section::Table(table) => text.push_str(&table_text(table)),
             }
             text.push('\n');

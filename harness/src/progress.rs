@@ -2,6 +2,8 @@
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often a pipe gets a line.
@@ -13,9 +15,9 @@ pub struct Progress {
     label: String,
     unit: &'static str,
     total: u64,
-    done: u64,
+    done: AtomicU64,
     started: Instant,
-    last_line: Instant,
+    last_line: Mutex<Instant>,
     bar: Option<ProgressBar>,
 }
 
@@ -28,20 +30,28 @@ impl Progress {
         if bar.is_none() {
             eprintln!("{label}: {total} {unit}");
         }
-        Progress { label, unit, total, done: 0, started: now, last_line: now, bar }
+        Progress { label, unit, total, done: AtomicU64::new(0), started: now, last_line: Mutex::new(now), bar }
     }
 
-    /// `steps` more are done.
-    pub fn advance(&mut self, steps: u64) {
-        self.done = self.done.saturating_add(steps).min(self.total);
-        match &self.bar {
-            Some(bar) => bar.set_position(self.done),
-            None if self.last_line.elapsed() >= PLAIN_INTERVAL => {
-                self.last_line = Instant::now();
-                eprintln!("{}", self.plain_line(self.started.elapsed()));
-            }
-            None => {}
+    /// `steps` more are done; any thread may say so.
+    pub fn advance(&self, steps: u64) {
+        let done = self.done.fetch_add(steps, Ordering::Relaxed) + steps;
+        if let Some(bar) = &self.bar {
+            bar.set_position(done.min(self.total));
+            return;
         }
+        // A thread that finds another one at it has nothing to add.
+        if let Ok(mut last_line) = self.last_line.try_lock()
+            && last_line.elapsed() >= PLAIN_INTERVAL
+        {
+            *last_line = Instant::now();
+            eprintln!("{}", self.plain_line(done, self.started.elapsed()));
+        }
+    }
+
+    /// `done` steps are done in all.
+    pub fn set(&self, done: u64) {
+        self.advance(done.saturating_sub(self.done.load(Ordering::Relaxed)));
     }
 
     /// A line that stays above the bar.
@@ -52,14 +62,14 @@ impl Progress {
         }
     }
 
-    fn plain_line(&self, elapsed: Duration) -> String {
-        let (label, done, total, unit) = (&self.label, self.done, self.total, self.unit);
+    fn plain_line(&self, done: u64, elapsed: Duration) -> String {
+        let (label, total, unit) = (&self.label, self.total, self.unit);
         let seconds = elapsed.as_secs_f64();
         if done == 0 || seconds <= 0.0 {
             return format!("{label}: 0 of {total} {unit}");
         }
         let rate = done as f64 / seconds;
-        let left = Duration::from_secs_f64((total - done) as f64 / rate);
+        let left = Duration::from_secs_f64(total.saturating_sub(done) as f64 / rate);
         format!("{label}: {done} of {total} {unit}, {rate:.1}/s, {} left", HumanDuration(left))
     }
 }
@@ -89,18 +99,11 @@ mod tests {
 
     #[test]
     fn a_plain_line_names_rate_and_time_left() {
-        let now = Instant::now();
-        let mut progress = Progress {
-            label: "prefill".into(),
-            unit: "tokens",
-            total: 400,
-            done: 0,
-            started: now,
-            last_line: now,
-            bar: None,
+        let progress = Progress::start("prefill", 400, "tokens");
+        let check = |done, seconds, line: &str| {
+            assert_eq!(progress.plain_line(done, Duration::from_secs(seconds)), line);
         };
-        assert_eq!(progress.plain_line(Duration::from_secs(1)), "prefill: 0 of 400 tokens");
-        progress.advance(100);
-        assert_eq!(progress.plain_line(Duration::from_secs(2)), "prefill: 100 of 400 tokens, 50.0/s, 6 seconds left");
+        check(0, 1, "prefill: 0 of 400 tokens");
+        check(100, 2, "prefill: 100 of 400 tokens, 50.0/s, 6 seconds left");
     }
 }

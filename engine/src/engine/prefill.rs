@@ -65,7 +65,7 @@ impl<D: Device> Engine<D> {
         mut each: Option<EachLogits<'_>>,
     ) -> Result<u32, EngineError> {
         self.check_tokens(tokens)?;
-        self.make_room(tokens.len());
+        self.make_room(tokens.len())?;
         let mut emitted = from;
         let chosen = loop {
             let mut borrowed = Vec::new();
@@ -95,13 +95,18 @@ impl<D: Device> Engine<D> {
     }
 
     /// Gives soft slots back until the measured requirement of this prompt is free.
-    fn make_room(&mut self, tokens: usize) {
-        let Some(calibration) = &self.calibration else { return };
+    fn make_room(&mut self, tokens: usize) -> Result<(), EngineError> {
+        let Some(calibration) = &self.calibration else { return Ok(()) };
         let wanted = calibration.prefill_requirement(tokens) + self.options.margin_bytes;
+        if self.device.free_bytes() < wanted && self.residency.soft_slots() > 0 {
+            // Copies into the slots may still be under way.
+            self.device.synchronize()?;
+        }
         while self.device.free_bytes() < wanted {
             let Some(buffer) = self.residency.lend() else { break };
             self.device.free(buffer);
         }
+        Ok(())
     }
 
     fn attempt(

@@ -1,7 +1,7 @@
 //! `assay completions`: a script that completes commands and flags.
 
 use crate::cli::Cli;
-use crate::exit::Outcome;
+use crate::exit::Exit;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use std::io::Write;
@@ -22,10 +22,10 @@ pub struct Completions {
 }
 
 impl Completions {
-    pub(super) fn run(self) -> anyhow::Result<Outcome> {
+    pub(super) fn run(self) -> anyhow::Result<Exit> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "assay", &mut script);
         std::io::stdout().write_all(&script)?;
-        Ok(Outcome::Pass)
+        Ok(Exit::DONE)
     }
 }

@@ -1,14 +1,34 @@
 //! One file a command.
 
+mod benchmark;
+mod checkpoint_check;
+mod cache;
 mod completions;
+mod heatmap;
+mod ledger;
+mod perplexity;
 
-use crate::exit::Outcome;
+use crate::exit::Exit;
 use crate::output::Format;
 use clap::Subcommand;
 
 /// What `assay` can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Time prefill and decode of a config on pinned texts
+    Benchmark(benchmark::Benchmark),
+    /// Time one fixed configuration, for regressions
+    SpeedTest(benchmark::SpeedTest),
+    /// How well a config predicts held-out text
+    Perplexity(perplexity::Perplexity),
+    /// Compare a checkpoint with the reference.json in its folder
+    CheckpointCheck(checkpoint_check::CheckpointCheck),
+    /// How often each expert is routed to, as a prior for residency
+    Heatmap(heatmap::HeatmapCommand),
+    /// Routed experts, packed once: build, check, describe
+    Cache(cache::Cache),
+    /// Evidence of earlier runs: check it, read it, keep it
+    Ledger(ledger::Ledger),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
@@ -17,9 +37,16 @@ impl Command {
     /// Runs it.
     ///
     /// # Errors
-    /// Whatever stops a command before it has an outcome: usage, input, Ctrl-C, broken evidence.
-    pub fn run(self, _format: Format) -> anyhow::Result<Outcome> {
+    /// Whatever stops a command before it has a verdict: usage, input, Ctrl-C, broken evidence.
+    pub fn run(self, format: Format) -> anyhow::Result<Exit> {
         match self {
+            Command::Benchmark(command) => command.run(format),
+            Command::SpeedTest(command) => command.run(format),
+            Command::Perplexity(command) => command.run(format),
+            Command::CheckpointCheck(command) => command.run(format),
+            Command::Heatmap(command) => command.run(format),
+            Command::Cache(command) => command.run(format),
+            Command::Ledger(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }
     }

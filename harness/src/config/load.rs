@@ -83,6 +83,17 @@ impl LoadedConfig {
         })
     }
 
+    /// A config that no file holds. Relative paths in it are the repository's.
+    pub fn of(name: &str, config: Config, repository: &Repository) -> Self {
+        LoadedConfig {
+            name: name.to_owned(),
+            path: PathBuf::from(name),
+            sha256: Sha256::of(b""),
+            config,
+            root: repository.root().to_owned(),
+        }
+    }
+
     /// The checkpoint folder.
     pub fn model_folder(&self) -> PathBuf {
         self.root.join(&self.config.model)
@@ -164,6 +175,10 @@ fn problem(config: &Config) -> Option<String> {
         (
             !(link.latency_us.is_finite() && link.latency_us >= 0.0),
             format!("link.latency_us is {}, expected 0 or a positive number", link.latency_us),
+        ),
+        (
+            !(0.0..=1.0).contains(&residency.max_resident_share),
+            format!("residency.max_resident_share is {}, expected 0 to 1", residency.max_resident_share),
         ),
         (
             residency.heatmap.as_ref().is_some_and(|path| path.as_os_str().is_empty()),

@@ -7,6 +7,7 @@ mod load;
 mod overrides;
 mod size;
 
+pub use assay_engine::residency::PolicyKind as Policy;
 pub use load::{ConfigError, LoadedConfig};
 pub use overrides::ConfigArgs;
 pub use size::{ByteSize, SizeError};
@@ -122,7 +123,7 @@ pub struct Context {
 }
 
 /// Which experts stay on the device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Residency {
     /// Which expert leaves when another is promoted.
@@ -132,18 +133,13 @@ pub struct Residency {
     pub heatmap: Option<PathBuf>,
     /// Most experts promoted between two tokens.
     pub max_promotions_per_token: usize,
+    /// Largest share of the experts that may be resident, 0 to 1, whatever the budget allows.
+    #[serde(default = "everything")]
+    pub max_resident_share: f64,
 }
 
-/// Residency policies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// The least recently used expert leaves
-    Lru,
-    /// The least frequent of the heatmap leaves
-    Frequency,
-    /// Frequency for a core, recency for a tail
-    FrequencyLru,
+fn everything() -> f64 {
+    1.0
 }
 
 /// Limits of benchmarks.

@@ -3,6 +3,7 @@
 use super::{ByteSize, ConfigError, KvFormat, LoadedConfig, Policy, Quantization, WeightFormat};
 use crate::repository::Repository;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;
 
 /// The config argument of a command and the flags that change it. What runs, and what its identity says, is the
@@ -42,7 +43,7 @@ struct ConfigFlags {
     #[arg(long, value_name = "TOKENS")]
     max_chunk: Option<usize>,
     /// Residency policy
-    #[arg(long, value_enum, value_name = "POLICY")]
+    #[arg(long, value_parser = policy_parser(), value_name = "POLICY")]
     policy: Option<Policy>,
     /// Heatmap file
     #[arg(long, value_name = "FILE")]
@@ -96,4 +97,10 @@ impl ConfigFlags {
 
 fn replace<T: Copy>(field: &mut T, flag: Option<T>) {
     *field = flag.unwrap_or(*field);
+}
+
+/// The engine's policies by their names.
+fn policy_parser() -> impl TypedValueParser<Value = Policy> {
+    PossibleValuesParser::new(Policy::ALL.map(Policy::name))
+        .map(|name| Policy::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_default())
 }

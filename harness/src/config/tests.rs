@@ -14,12 +14,48 @@ fn load(arguments: &[&str]) -> Result<LoadedConfig, ConfigError> {
     command.config.load(&Repository::find().unwrap())
 }
 
-fn tiny_moe_with(from: &str, to: &str) -> Result<LoadedConfig, ConfigError> {
-    let text = std::fs::read_to_string(Repository::find().unwrap().path("suites/configs/tiny-moe.toml")).unwrap();
-    assert!(text.contains(from), "{from}");
+/// Every field, with values that differ from each other.
+const SAMPLE: &str = r#"
+model = "fixtures/models/tiny-moe"
+device = "host"
+
+[precision]
+experts = "int4"
+expert_quantization = "search"
+attention = "bf16"
+dense = "bf16"
+head = "bf16"
+kv = "bf16"
+
+[memory]
+vram = "20MiB"
+margin = "1MiB"
+
+[context]
+tokens = 8192
+max_chunk = 512
+min_chunk = 32
+
+[residency]
+policy = "frequency_lru"
+max_promotions_per_token = 4
+
+[benchmark]
+max_prompt_tokens = 4096
+
+[link]
+bandwidth_gb_s = 25.0
+latency_us = 10.0
+
+[sampling]
+kind = "greedy"
+"#;
+
+fn sample_with(from: &str, to: &str) -> Result<LoadedConfig, ConfigError> {
+    assert!(SAMPLE.contains(from), "{from}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("changed.toml");
-    std::fs::write(&path, text.replace(from, to)).unwrap();
+    std::fs::write(&path, SAMPLE.replace(from, to)).unwrap();
     load(&[path.to_str().unwrap()])
 }
 
@@ -47,7 +83,7 @@ fn every_config_of_the_repository_loads() {
 
 #[test]
 fn a_config_outside_the_repository_finds_its_model_in_it() {
-    let loaded = tiny_moe_with("20MiB", "20971521").unwrap();
+    let loaded = sample_with("20MiB", "20971521").unwrap();
     assert_eq!(loaded.config.memory.vram, ByteSize(20_971_521));
     assert!(loaded.model_folder().join("config.json").is_file());
 }
@@ -71,7 +107,7 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
 
 #[test]
 fn errors_say_what_was_found_and_what_was_expected() {
-    let check = |from: &str, to: &str, parts: &[&str]| assert_refused(tiny_moe_with(from, to), parts);
+    let check = |from: &str, to: &str, parts: &[&str]| assert_refused(sample_with(from, to), parts);
     check("20MiB", "20 parsecs", &["changed.toml", "line ", "\"20 parsecs\"", "20MiB"]);
     check("\"20MiB\"", "-1", &["-1", "bytes as a number"]);
     check("\"20MiB\"", "1.5", &["1.5", "bytes as a number"]);
@@ -85,11 +121,12 @@ fn errors_say_what_was_found_and_what_was_expected() {
     check("bandwidth_gb_s = 25.0", "bandwidth_gb_s = 0.0", &["bandwidth_gb_s is 0"]);
     check("bandwidth_gb_s = 25.0", "bandwidth_gb_s = nan", &["bandwidth_gb_s is NaN"]);
     check("device = \"host\"", "", &["device"]);
+    check("policy = \"frequency_lru\"", "policy = \"lru\"\nmax_resident_share = 1.5", &["1.5, expected 0 to 1"]);
 }
 
 #[test]
 fn a_config_is_the_same_after_a_round_trip_through_json() {
-    let config = load(&["tiny-moe"]).unwrap().config;
+    let config = sample_with("20MiB", "20MiB").unwrap().config;
     let json = serde_json::to_value(&config).unwrap();
     assert_eq!(json["memory"]["vram"], 20 << 20);
     assert_eq!(serde_json::from_value::<Config>(json).unwrap(), config);

@@ -9,7 +9,7 @@ use crate::{KernelError, check};
 pub fn swiglu(gate: &[f32], up: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
     check::swiglu(gate, up, out)?;
     let level = Level::current();
-    for_each_rows(1, 2, out, |first, out| {
+    for_each_rows(1, 9, out, |first, out| {
         let range = first..first + out.len();
         level.run(SwiGlu { gate: &gate[range.clone()], up: &up[range], out });
     });
@@ -23,7 +23,7 @@ pub fn swiglu(gate: &[f32], up: &[f32], out: &mut [f32]) -> Result<(), KernelErr
 pub fn add_assign(x: &mut [f32], y: &[f32]) -> Result<(), KernelError> {
     check::add_assign(x, y)?;
     let level = Level::current();
-    for_each_rows(1, 1, x, |first, x| {
+    for_each_rows(1, 3, x, |first, x| {
         let y = &y[first..first + x.len()];
         level.run(AddAssign { x, y });
     });

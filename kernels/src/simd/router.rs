@@ -1,6 +1,6 @@
 use super::argmax::Largest;
 use super::lanes::{LANES, Lanes, Level, Task};
-use super::parallel::pieces_of_rows;
+use super::parallel::pieces;
 use crate::{KernelError, check, contract};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ pub fn router_topk(
             choose(level, &mut scores, norm_topk_prob, ids, weights);
         }
     };
-    let piece = pieces_of_rows(tokens, num_experts * (4 + top_k / 4));
+    let piece = pieces(tokens, num_experts * (60 + 8 * top_k));
     if piece >= tokens {
         run(0, ids, weights);
     } else {

@@ -33,6 +33,8 @@ pub struct Identity {
     pub memory: MemoryIdentity,
     /// Context, in tokens.
     pub context: u64,
+    /// Most tokens that prefill takes at once.
+    pub prefill_chunk: u64,
     /// Name of the expert residency policy.
     pub residency_policy: String,
     /// Name and parameters of an approximation, if one is switched on.

@@ -38,6 +38,7 @@ pub fn identity() -> Identity {
         },
         memory: MemoryIdentity { vram_bytes: 48 << 20, margin_bytes: 4 << 20 },
         context: 8192,
+        prefill_chunk: 512,
         residency_policy: "lru".to_owned(),
         approximation: None,
         sampling: Sampling::Greedy,

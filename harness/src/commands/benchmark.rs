@@ -1,0 +1,209 @@
+//! `assay benchmark` and `assay speed-test`
+
+use crate::config::{ConfigArgs, LoadedConfig};
+use crate::corpus::{Corpus, PromptSet, TextSpan, check_disjoint};
+use crate::evidence::{RunLog, record};
+use crate::exit::Exit;
+use crate::output::{Answer, Format, Table};
+use crate::repository::Repository;
+use crate::runtime::{IdentityInputs, Runtime, SuiteInputs, sha256};
+use crate::speed::{Cap, SpeedPlan, Summary, run, summarise};
+use crate::suite::SpeedSuite;
+use anyhow::Context;
+use assay_engine::residency::Heatmap;
+use assay_ledgers::{Draft, Hcs, Identity, Run, Sha256, SpeedRow, Verdict, VerdictRow};
+use clap::Args;
+use serde_json::json;
+use std::path::PathBuf;
+
+const BENCHMARK_EXAMPLES: &str = "\
+Examples:
+  assay benchmark tiny-moe
+  assay benchmark tiny-moe --vram 24MiB --output json
+  ASSAY_CORPUS_DIR=~/books assay benchmark tiny-moe --prompts six";
+
+const SPEED_TEST_EXAMPLES: &str = "\
+Examples:
+  assay speed-test
+  assay speed-test --output csv";
+
+/// Time prefill and decode of a config on pinned texts
+///
+/// Prompts of exact token counts are cut from Project Gutenberg books; warm-up text is never timed; every sample is kept. The headline is
+/// the median with its 95 % interval. Prompt lengths above the config's cap, or above what calibration allows, give
+/// way to that cap. Timing instrumentation is off.
+#[derive(Debug, Args)]
+#[command(after_help = BENCHMARK_EXAMPLES)]
+pub struct Benchmark {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Prompt set, instead of the suite's own
+    #[arg(long, value_enum, value_name = "SET")]
+    prompts: Option<PromptSet>,
+    /// Suite file, instead of suites/speed/benchmark.toml
+    #[arg(long, value_name = "FILE")]
+    suite: Option<PathBuf>,
+}
+
+/// Time one fixed configuration, for regressions
+///
+/// The suite and the config are fixed, so that results of different builds compare.
+#[derive(Debug, Args)]
+#[command(after_help = SPEED_TEST_EXAMPLES)]
+pub struct SpeedTest {}
+
+impl Benchmark {
+    pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
+        let repository = Repository::find()?;
+        let suite = self.suite.unwrap_or_else(|| repository.path("suites/speed/benchmark.toml"));
+        let (mut suite, suite_sha256) = SpeedSuite::read(&suite)?;
+        suite.prompt_set = self.prompts.unwrap_or(suite.prompt_set);
+        measure(self.config.load(&repository)?, &suite, suite_sha256, &repository, format)
+    }
+}
+
+impl SpeedTest {
+    pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
+        let repository = Repository::find()?;
+        let path = repository.path("suites/speed/speed-test.toml");
+        let (suite, suite_sha256) = SpeedSuite::read(&path)?;
+        let config = suite.config.clone().with_context(|| format!("suite {} fixes no config", path.display()))?;
+        measure(ConfigArgs::named(config).load(&repository)?, &suite, suite_sha256, &repository, format)
+    }
+}
+
+fn measure(
+    loaded: LoadedConfig,
+    suite: &SpeedSuite,
+    suite_sha256: Sha256,
+    repository: &Repository,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    // Texts first: they are the likeliest to be missing, and the cheapest to check.
+    let corpus = Corpus::load(suite.prompt_set, repository)?;
+    let name = loaded.name.clone();
+    let config_tokens = loaded.config.benchmark.max_prompt_tokens;
+    let timing = Run::timing_off();
+    let mut runtime = Runtime::start(loaded, repository)?;
+    let calibrated_tokens = runtime.engine.calibration().map_or(0, |calibration| calibration.max_prompt_tokens);
+    let cap = Cap { config_tokens, calibrated_tokens };
+    let context = runtime.engine.options().context_tokens;
+    let plan = SpeedPlan::new(suite, cap, context, &corpus, &runtime.tokenizer()?)?;
+    let heatmap_texts = runtime.heatmap.as_ref().map(heatmap_spans).transpose()?.unwrap_or_default();
+    check_disjoint(&plan.timed_spans(), &heatmap_texts)?;
+    eprintln!(
+        "prompt lengths up to {} tokens: the config's cap is {config_tokens}, calibration allows {calibrated_tokens}",
+        cap.tokens()
+    );
+
+    let mut log = RunLog::default();
+    log.line(&json!({ "config": name, "calibration": runtime.engine.calibration(), "cap": cap }));
+    let measured = run(&timing, &mut runtime.engine, &plan, &mut log)?;
+    let mut summary = summarise(&measured, &runtime.engine, suite.repetitions.timed)?;
+    summary.verdicts.push(disjoint(runtime.heatmap.as_ref()));
+    let identity = runtime.opened.identity(
+        repository,
+        runtime.heatmap.as_ref(),
+        IdentityInputs {
+            suite: Some(SuiteInputs { name: suite.name.clone(), sha256: suite_sha256 }),
+            prompt_set: suite.prompt_set.name().to_owned(),
+            texts: corpus.books.iter().map(|book| (book.file.clone(), book.canonical_sha256)).collect(),
+            tokenized: true,
+            sampled: true,
+        },
+    )?;
+    let draft = Draft::speed(timing, identity.clone(), summary.body.clone());
+    let evidence = record(repository, draft, summary.verdicts.clone(), &log)?;
+    answer(&name, suite, cap, &identity, &summary, &evidence)?.print(format)?;
+    Ok(Exit::worst(summary.verdicts.iter().map(|row| row.verdict)))
+}
+
+/// The texts that a heatmap was built from.
+fn heatmap_spans(heatmap: &Heatmap) -> anyhow::Result<Vec<TextSpan>> {
+    let span = |text: &assay_engine::residency::HeatmapText| {
+        Ok(TextSpan {
+            book: text.name.clone(),
+            canonical_sha256: sha256(&text.text_sha256)?,
+            start: usize::try_from(text.from_byte)?,
+            end: usize::try_from(text.to_byte)?,
+        })
+    };
+    heatmap.texts.iter().map(span).collect()
+}
+
+fn disjoint(heatmap: Option<&Heatmap>) -> VerdictRow {
+    let reason = match heatmap {
+        None => "no heatmap".to_owned(),
+        Some(heatmap) => format!("no prompt shares a byte with the heatmap's {} texts", heatmap.texts.len()),
+    };
+    VerdictRow { row: "prompts apart from heatmap".to_owned(), verdict: Verdict::Pass, reason }
+}
+
+fn answer(
+    name: &str,
+    suite: &SpeedSuite,
+    cap: Cap,
+    identity: &Identity,
+    summary: &Summary,
+    evidence: &Sha256,
+) -> anyhow::Result<Answer> {
+    let body = &summary.body;
+    let json = json!({
+        "config": name,
+        "identity": identity,
+        "identity_sha256": identity.hash()?,
+        "suite": { "name": suite.name, "version": suite.version, "prompt_set": suite.prompt_set.name() },
+        "cap": { "tokens": cap.tokens(), "config_tokens": cap.config_tokens, "calibrated_tokens": cap.calibrated_tokens },
+        "rows": body.rows,
+        "hcs": body.hcs,
+        "low_water_bytes": body.low_water_bytes,
+        "modelled_link_s": body.modelled_link_s,
+        "verdicts": summary.verdicts,
+        "evidence": evidence,
+    });
+    let mut answer = Answer::new(&json)?.table(rows_table(name, &body.rows)).table(memory_table(&body.low_water_bytes));
+    if let Some(hcs) = &body.hcs {
+        answer = answer.line(hcs_line(hcs));
+    }
+    for row in &summary.verdicts {
+        answer = answer.line(format!("{}  {}: {}", row.verdict, row.row, row.reason));
+    }
+    Ok(answer.line(format!("record {}", evidence.short())))
+}
+
+fn rows_table(name: &str, rows: &[SpeedRow]) -> Table {
+    let headings = ["measure", "#tokens", "#median", "#95 % interval", "#best", "#n", "#hits", "#link s"];
+    let mut table = Table::new(format!("Speed of {name}, tok/s of wall time"), &headings);
+    for row in rows {
+        let hit_rate = row.hcs.as_ref().and_then(|hcs| hcs.hit_rate);
+        table.row([
+            row.measure.as_str().to_owned(),
+            row.tokens.to_string(),
+            rate(row.median),
+            row.ci95.map_or("–".to_owned(), |[low, high]| format!("{}–{}", rate(low), rate(high))),
+            rate(row.best),
+            row.samples.len().to_string(),
+            hit_rate.map_or("–".to_owned(), |rate| format!("{:.1} %", rate * 100.0)),
+            row.modelled_link_s.map_or("–".to_owned(), |seconds| format!("{seconds:.3}")),
+        ]);
+    }
+    table
+}
+
+/// Four digits are more than a sample carries.
+fn rate(tokens_per_s: f64) -> String {
+    if tokens_per_s < 1000.0 { format!("{tokens_per_s:.1}") } else { format!("{tokens_per_s:.0}") }
+}
+
+fn memory_table(low_water: &std::collections::BTreeMap<String, u64>) -> Table {
+    let mut table = Table::new("Least free device memory", &["phase", "#bytes"]);
+    for (phase, bytes) in low_water {
+        table.row([phase.clone(), bytes.to_string()]);
+    }
+    table
+}
+
+fn hcs_line(hcs: &Hcs) -> String {
+    let rate = hcs.hit_rate.map_or("no routes".to_owned(), |rate| format!("{:.1} % hits", rate * 100.0));
+    format!("experts resident in decode: {} of {} ({rate}, {} bytes cold)", hcs.resident, hcs.total, hcs.cold_bytes)
+}

@@ -1,0 +1,158 @@
+//! `assay heatmap`
+
+use crate::config::ConfigArgs;
+use crate::corpus::{Corpus, PromptCutter, PromptSet, Region};
+use crate::exit::Exit;
+use crate::interrupt;
+use crate::output::{Answer, Format, Table};
+use crate::progress::Progress;
+use crate::repository::Repository;
+use crate::runtime::{Opened, Runtime};
+use anyhow::{Context, bail};
+use assay_engine::memory::MemoryPlan;
+use assay_engine::residency::{Heatmap, HeatmapText};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  assay heatmap build tiny-moe --to suites/heatmaps/tiny-moe.json
+  assay heatmap verify tiny-moe";
+
+/// Texts from each book.
+const PER_BOOK: usize = 4;
+
+/// Tokens of each, at most.
+const TOKENS: usize = 1024;
+
+/// How often each expert is routed to, as a prior for residency
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct HeatmapCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Count routes on the last fifth of each book, which no prompt reaches
+    Build(Build),
+    /// Check a config's heatmap: checksum, identity, texts
+    Verify(Verify),
+}
+
+#[derive(Debug, Args)]
+struct Build {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// File to write, instead of the one that the config names
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+    /// Prompt set whose books are read
+    #[arg(long, value_enum, default_value = "packaged", value_name = "SET")]
+    prompts: PromptSet,
+}
+
+#[derive(Debug, Args)]
+struct Verify {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Prompt set that it was built from
+    #[arg(long, value_enum, default_value = "packaged", value_name = "SET")]
+    prompts: PromptSet,
+}
+
+impl HeatmapCommand {
+    pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
+        match self.action {
+            Action::Build(build) => build.run(format),
+            Action::Verify(verify) => verify.run(format),
+        }
+    }
+}
+
+impl Build {
+    fn run(self, format: Format) -> anyhow::Result<Exit> {
+        let repository = Repository::find()?;
+        let loaded = self.config.load(&repository)?;
+        let Some(path) = self.to.or_else(|| loaded.heatmap_path()) else {
+            bail!("config {} names no heatmap: say where to write one with --to FILE", loaded.name)
+        };
+        let corpus = Corpus::load(self.prompts, &repository)?;
+        let opened = Opened::new(loaded)?;
+        let identity = opened.heatmap_identity();
+        let mut runtime = Runtime::load(opened, None, &repository)?;
+        let tokens = TOKENS.min(runtime.engine.options().context_tokens);
+        let prompts = PromptCutter::new(&corpus, &runtime.tokenizer()?).spread(Region::Heatmap, PER_BOOK, tokens)?;
+        runtime.engine.observe_routes();
+        let progress = Progress::start("counting routes", prompts.len() as u64, "texts");
+        let mut texts = Vec::with_capacity(prompts.len());
+        for prompt in &prompts {
+            interrupt::check()?;
+            runtime.engine.reset();
+            runtime.engine.prefill(&prompt.tokens)?;
+            texts.push(HeatmapText {
+                name: prompt.span.book.clone(),
+                text_sha256: prompt.span.canonical_sha256.to_string(),
+                from_byte: prompt.span.start as u64,
+                to_byte: prompt.span.end as u64,
+            });
+            progress.advance(1);
+        }
+        drop(progress);
+        let counts = runtime.engine.take_observed().context("no routes were counted")?;
+        let routed = (prompts.len() * tokens) as u64;
+        let heatmap = Heatmap::new(identity, texts, routed, counts);
+        heatmap.save(&path)?;
+        answer(&heatmap, &path, "written")?.print(format)?;
+        Ok(Exit::DONE)
+    }
+}
+
+impl Verify {
+    fn run(self, format: Format) -> anyhow::Result<Exit> {
+        let repository = Repository::find()?;
+        let loaded = self.config.load(&repository)?;
+        let Some(path) = loaded.heatmap_path() else { bail!("config {} names no heatmap", loaded.name) };
+        let corpus = Corpus::load(self.prompts, &repository)?;
+        let opened = Opened::new(loaded)?;
+        let sizes = MemoryPlan::new(&opened.folder.spec, &opened.options)?.sizes;
+        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts)?;
+        heatmap.check_identity(&path, &opened.heatmap_identity())?;
+        for text in &heatmap.texts {
+            check_text(text, &corpus, &path)?;
+        }
+        answer(&heatmap, &path, "valid")?.print(format)?;
+        Ok(Exit::DONE)
+    }
+}
+
+/// A text must be a pinned book's, and lie in its last fifth.
+fn check_text(text: &HeatmapText, corpus: &Corpus, path: &Path) -> anyhow::Result<()> {
+    let Some(book) = corpus.books.iter().find(|book| book.canonical_sha256.to_string() == text.text_sha256) else {
+        bail!("heatmap {}: {} has SHA-256 {}, which no book of the set has", path.display(), text.name, text.text_sha256)
+    };
+    let allowed = book.range(Region::Heatmap);
+    let (from, to) = (text.from_byte, text.to_byte);
+    if from < allowed.start as u64 || to > allowed.end as u64 {
+        bail!("heatmap {}: bytes {from}..{to} of {}, expected within {allowed:?}", path.display(), text.name)
+    }
+    Ok(())
+}
+
+fn answer(heatmap: &Heatmap, path: &Path, state: &str) -> anyhow::Result<Answer> {
+    let mut table = Table::new("Routes by MoE layer", &["#layer", "#routes", "#top eighth of experts", "#unused"]);
+    for (layer, counts) in heatmap.counts.iter().enumerate() {
+        let mut sorted = counts.clone();
+        sorted.sort_unstable_by(|a, b| b.cmp(a));
+        let total: u64 = sorted.iter().sum();
+        let top: u64 = sorted.iter().take(sorted.len().div_ceil(8)).sum();
+        let unused = sorted.iter().filter(|&&count| count == 0).count();
+        let share = if total == 0 { 0.0 } else { top as f64 / total as f64 * 100.0 };
+        table.row([layer.to_string(), total.to_string(), format!("{share:.1} %"), unused.to_string()]);
+    }
+    let json = json!({ "path": path, "state": state, "sha256": heatmap.sha256, "tokens": heatmap.tokens, "texts": heatmap.texts, "counts": heatmap.counts });
+    let line = format!("{}: {state}, {} tokens of {} texts", path.display(), heatmap.tokens, heatmap.texts.len());
+    Ok(Answer::new(&json)?.table(table).line(line))
+}

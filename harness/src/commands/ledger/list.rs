@@ -1,0 +1,57 @@
+//! `assay ledger list`.
+
+use super::{LedgerArgs, verdict_counts};
+use crate::exit::Exit;
+use crate::output::{Answer, Format, Table};
+use clap::Args;
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  assay ledger list
+  assay ledger list --kind perplexity --ledger tracked --output csv";
+
+/// One line a record, newest last.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct List {
+    #[command(flatten)]
+    ledger: LedgerArgs,
+    /// Only records of this kind: speed, perplexity, check, memory, …
+    #[arg(long)]
+    kind: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    hash: String,
+    time_utc: String,
+    kind: &'static str,
+    checkpoint: String,
+    verdicts: String,
+}
+
+impl List {
+    pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
+        let mut records = self.ledger.records()?;
+        records.retain(|record| self.kind.as_ref().is_none_or(|kind| kind == record.body.kind()));
+        records.sort_by(|a, b| a.time_utc.cmp(&b.time_utc));
+        let lines: Vec<Line> = records
+            .iter()
+            .map(|record| Line {
+                hash: record.hash.to_string(),
+                time_utc: record.time_utc.as_str().to_owned(),
+                kind: record.body.kind(),
+                checkpoint: record.identity.checkpoint.name.clone(),
+                verdicts: verdict_counts(record),
+            })
+            .collect();
+        let mut table = Table::new("records", &["hash", "time (UTC)", "kind", "checkpoint", "verdicts"]);
+        for (line, record) in lines.iter().zip(&records) {
+            let time: String = line.time_utc.chars().take("2026-01-01T00:00:00".len()).collect();
+            table.row([&record.hash.short(), &time, line.kind, &line.checkpoint, &line.verdicts]);
+        }
+        Answer::new(&serde_json::json!({ "records": lines }))?.table(table).print(format)?;
+        Ok(Exit::DONE)
+    }
+}

@@ -1,0 +1,15 @@
+//! From a config to a loaded engine: checkpoint, expert cache, heatmap, device.
+//!
+//! - `start.rs`: the steps, each with its progress
+//! - `identity.rs`: what exactly is run, for the record
+//! - `source.rs`: the commit and the difference from it
+//! - `machine.rs`: the processor, and what was seen of its load
+
+mod identity;
+mod machine;
+mod source;
+mod start;
+
+pub use identity::{IdentityInputs, SuiteInputs, sha256};
+pub use machine::observations;
+pub use start::{Opened, Runtime, build_cache};

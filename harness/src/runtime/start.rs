@@ -1,0 +1,242 @@
+//! The steps from a config to a loaded engine.
+
+use crate::config::{ByteSize, Config, KvFormat, LoadedConfig, Policy, Quantization, WeightFormat};
+use crate::interrupt;
+use crate::progress::Progress;
+use crate::repository::Repository;
+use anyhow::Context;
+use assay_engine::bank::HostBank;
+use assay_engine::checkpoint::tokenizer::Tokenizer;
+use assay_engine::device::host::{HostDevice, HostOptions, LinkModel};
+use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build, default_path};
+use assay_engine::memory::MemoryPlan;
+use assay_engine::residency::{Heatmap, HeatmapIdentity, PolicyKind};
+use assay_engine::{Engine, EngineError, EngineOptions, ModelFolder, Precision};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::Mutex;
+
+/// A config with its checkpoint opened: enough to say what it needs and what it is.
+#[derive(Debug)]
+pub struct Opened {
+    /// The config, flags applied.
+    pub loaded: LoadedConfig,
+    /// The checkpoint.
+    pub folder: ModelFolder,
+    /// Options for the engine.
+    pub options: EngineOptions,
+}
+
+/// A config with its engine loaded.
+pub struct Runtime {
+    /// What it was made from.
+    pub opened: Opened,
+    /// The heatmap that seeds residency.
+    pub heatmap: Option<Heatmap>,
+    /// The engine.
+    pub engine: Engine<HostDevice>,
+}
+
+impl Opened {
+    /// Opens and hashes the checkpoint.
+    ///
+    /// # Errors
+    /// When the checkpoint cannot be read or is none that the engine knows.
+    pub fn new(loaded: LoadedConfig) -> anyhow::Result<Self> {
+        let folder = open_folder(&loaded.model_folder())?;
+        let options = engine_options(&loaded.config);
+        Ok(Opened { loaded, folder, options })
+    }
+
+    /// Replaces the budget.
+    pub fn set_vram(&mut self, bytes: u64) {
+        self.loaded.config.memory.vram = ByteSize(bytes);
+    }
+
+    /// The checkpoint's name: its folder's.
+    pub fn model_name(&self) -> String {
+        folder_name(self.folder.checkpoint.dir())
+    }
+
+    /// What a heatmap of this config must have been made with.
+    pub fn heatmap_identity(&self) -> HeatmapIdentity {
+        let precision = &self.options.precision;
+        HeatmapIdentity {
+            checkpoint_sha256: self.folder.sha256(),
+            experts: precision.experts.name().to_owned(),
+            attention: precision.attention.name().to_owned(),
+            dense: precision.dense.name().to_owned(),
+            kv: kv_name(precision.kv).to_owned(),
+        }
+    }
+
+    /// Where this config's expert cache lies.
+    ///
+    /// # Errors
+    /// When the checkpoint's experts cannot be described.
+    pub fn cache_path(&self, repository: &Repository) -> anyhow::Result<PathBuf> {
+        let identity = self.folder.cache_identity(self.options.precision.experts)?;
+        Ok(default_path(repository.root(), &self.model_name(), &identity))
+    }
+
+    /// The heatmap that the config names, checked against it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is damaged, or is another configuration's.
+    pub fn heatmap(&self) -> anyhow::Result<Option<Heatmap>> {
+        let Some(path) = self.loaded.heatmap_path() else { return Ok(None) };
+        let sizes = MemoryPlan::new(&self.folder.spec, &self.options)?.sizes;
+        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts)?;
+        heatmap.check_identity(&path, &self.heatmap_identity())?;
+        Ok(Some(heatmap))
+    }
+
+    /// Refuses a budget that is too small, before anything is built or read.
+    ///
+    /// # Errors
+    /// The engine's own, with the figure that is needed.
+    pub fn check_budget(&self) -> anyhow::Result<()> {
+        let plan = MemoryPlan::new(&self.folder.spec, &self.options)?;
+        Ok(plan.check_budget(self.loaded.config.memory.vram.0, self.options.min_chunk)?)
+    }
+
+    /// Builds the expert cache if there is none, then reads it into memory.
+    fn bank(&self, repository: &Repository) -> anyhow::Result<Arc<HostBank>> {
+        let encoding = self.options.precision.experts;
+        let path = self.cache_path(repository)?;
+        build_cache(&self.folder, encoding, &path, false)?;
+        let bytes = std::fs::metadata(&path).map(|file| file.len()).unwrap_or(0);
+        let progress = Mutex::new(Progress::start("reading experts", bytes, "bytes"));
+        let advance = |bytes: u64| lock(&progress).advance(bytes);
+        Ok(self.folder.read_bank(&path, encoding, &advance)?)
+    }
+}
+
+impl Runtime {
+    /// Loads everything that `loaded` names.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is not what it should be, or the budget is too small.
+    pub fn start(loaded: LoadedConfig, repository: &Repository) -> anyhow::Result<Self> {
+        let opened = Opened::new(loaded)?;
+        opened.check_budget()?;
+        let heatmap = opened.heatmap()?;
+        Self::load(opened, heatmap, repository)
+    }
+
+    /// Loads the engine of an opened config.
+    ///
+    /// # Errors
+    /// As [`Runtime::start`].
+    pub fn load(opened: Opened, heatmap: Option<Heatmap>, repository: &Repository) -> anyhow::Result<Self> {
+        opened.check_budget()?;
+        let bank = opened.bank(repository)?;
+        interrupt::check()?;
+        let config = &opened.loaded.config;
+        let link =
+            LinkModel { bytes_per_s: config.link.bandwidth_gb_s * 1e9, latency_s: config.link.latency_us * 1e-6 };
+        let device = HostDevice::new(config.memory.vram.0, HostOptions { link, ..HostOptions::default() })?;
+        let progress = Progress::start("loading weights and calibrating", 1, "step");
+        let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());
+        let engine = Engine::load(device, checkpoint, spec, bank, heatmap.as_ref(), opened.options.clone())?;
+        drop(progress);
+        interrupt::check()?;
+        Ok(Runtime { opened, heatmap, engine })
+    }
+
+    /// The checkpoint's tokenizer.
+    ///
+    /// # Errors
+    /// When there is none, or it has more tokens than the model.
+    pub fn tokenizer(&self) -> anyhow::Result<Tokenizer> {
+        let tokenizer = Tokenizer::open(self.opened.folder.checkpoint.dir())?;
+        tokenizer.check_vocab_size(self.opened.folder.spec.vocab_size)?;
+        Ok(tokenizer)
+    }
+}
+
+/// Opens and hashes a checkpoint's folder, with progress.
+///
+/// # Errors
+/// When it cannot be read or is no checkpoint that the engine knows.
+pub(crate) fn open_folder(dir: &Path) -> anyhow::Result<ModelFolder> {
+    ModelFolder::open(dir, &|_| {}).with_context(|| format!("opening the checkpoint {}", dir.display()))
+}
+
+/// Builds an expert cache with progress, unless a matching one is there.
+///
+/// # Errors
+/// When a file of another identity is in its place, the disk is full, or the user interrupts.
+pub fn build_cache(
+    folder: &ModelFolder,
+    encoding: Encoding,
+    path: &Path,
+    replace: bool,
+) -> anyhow::Result<assay_engine::expert_cache::BuildReport> {
+    let identity = folder.cache_identity(encoding)?;
+    let mut progress: Option<Progress> = None;
+    let on_wait = |lock: &Path| eprintln!("waiting for another build of the same cache ({})", lock.display());
+    let options = BuildOptions { replace, cancel: Some(interrupt::flag()), on_wait: Some(&on_wait) };
+    let result = build(&folder.checkpoint, &folder.spec, &identity, path, &options, |done, total| {
+        let bar = progress.get_or_insert_with(|| {
+            Progress::start(format!("packing experts ({})", encoding.name()), total, "bytes")
+        });
+        bar.set(done);
+    });
+    drop(progress);
+    interrupt::check()?;
+    Ok(result.map_err(EngineError::from)?)
+}
+
+fn lock(progress: &Mutex<Progress>) -> std::sync::MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The last part of a folder's path.
+pub(crate) fn folder_name(dir: &Path) -> String {
+    let name = dir.file_name().or_else(|| dir.parent()?.file_name());
+    name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// A config's engine options.
+pub(crate) fn engine_options(config: &Config) -> EngineOptions {
+    let precision = Precision {
+        experts: encoding(config.precision.experts, config.precision.expert_quantization),
+        attention: encoding(config.precision.attention, None),
+        dense: encoding(config.precision.dense, None),
+        head: encoding(config.precision.head, None),
+        kv: match config.precision.kv {
+            KvFormat::F32 => assay_kernels::KvFormat::F32,
+            KvFormat::Bf16 => assay_kernels::KvFormat::Bf16,
+        },
+    };
+    EngineOptions {
+        max_chunk: config.context.max_chunk,
+        min_chunk: config.context.min_chunk,
+        margin_bytes: config.memory.margin.0,
+        policy: match config.residency.policy {
+            Policy::Lru => PolicyKind::Lru,
+            Policy::Frequency => PolicyKind::Frequency,
+            Policy::FrequencyLru => PolicyKind::FrequencyLru,
+        },
+        promotions_per_token: config.residency.max_promotions_per_token,
+        max_resident_share: config.residency.max_resident_share,
+        ..EngineOptions::new(precision, config.context.tokens)
+    }
+}
+
+/// Weights other than experts take their INT4 scales from the largest magnitude.
+fn encoding(format: WeightFormat, quantization: Option<Quantization>) -> Encoding {
+    match (format, quantization) {
+        (WeightFormat::Bf16, _) => Encoding::Bf16,
+        (WeightFormat::Int4, Some(Quantization::Search)) => Encoding::Int4(QuantizeMethod::Search),
+        (WeightFormat::Int4, _) => Encoding::Int4(QuantizeMethod::Amax),
+    }
+}
+
+fn kv_name(format: assay_kernels::KvFormat) -> &'static str {
+    match format {
+        assay_kernels::KvFormat::F32 => "f32",
+        assay_kernels::KvFormat::Bf16 => "bf16",
+    }
+}

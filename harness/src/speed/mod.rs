@@ -1,0 +1,13 @@
+//! Speed: how fast one exact configuration is, timing instrumentation off.
+//!
+//! - `plan.rs`: which prompts of which lengths, cut before anything is timed
+//! - `run.rs`: warm-ups, then timed repetitions, each kept
+//! - `summary.rs`: medians, intervals, residency, memory and verdicts
+
+mod plan;
+mod run;
+mod summary;
+
+pub use plan::{Cap, SpeedPlan};
+pub use run::{Measured, Sample, run};
+pub use summary::{Summary, summarise};

@@ -1,0 +1,105 @@
+//! From repetitions to rows, residency, memory and verdicts.
+
+use super::run::{Measured, Sample};
+use crate::statistics::median;
+use assay_engine::Engine;
+use assay_engine::device::Device;
+use assay_engine::engine::LowWater;
+use assay_ledgers::{Hcs, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow};
+use std::collections::BTreeMap;
+
+/// Every figure is a rate.
+const UNIT: &str = "tok/s";
+
+/// A speed body and its judgements.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// For the record.
+    pub body: SpeedBody,
+    /// A row each.
+    pub verdicts: Vec<VerdictRow>,
+}
+
+/// Summarises what was measured.
+///
+/// # Errors
+/// When a row has no sample or a sample is not a number.
+pub fn summarise<D: Device>(measured: &[Measured], engine: &Engine<D>, timed: usize) -> anyhow::Result<Summary> {
+    let total = engine.residents().total as u64;
+    let rows = measured.iter().map(|row| speed_row(row, total)).collect::<anyhow::Result<Vec<SpeedRow>>>()?;
+    let decode: Vec<&Sample> =
+        measured.iter().filter(|row| row.measure == Measure::Decode).flat_map(|row| &row.samples).collect();
+    let all: Vec<&Sample> = measured.iter().flat_map(|row| &row.samples).collect();
+    let low_water = low_water(&engine.low_water());
+    let margin = engine.options().margin_bytes;
+    let verdicts = vec![exact_counts(measured, timed), margin_kept(&low_water, margin)];
+    let hcs = (total > 0).then(|| residency(&decode, total));
+    let modelled_link_s = Some(all.iter().map(|sample| sample.modelled_link_s).sum());
+    Ok(Summary { body: SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s }, verdicts })
+}
+
+fn speed_row(row: &Measured, total: u64) -> anyhow::Result<SpeedRow> {
+    let rates: Vec<f64> = row.samples.iter().map(|sample| row.tokens as f64 / sample.seconds).collect();
+    let estimate = median(&rates)?;
+    let samples: Vec<&Sample> = row.samples.iter().collect();
+    Ok(SpeedRow {
+        measure: row.measure,
+        tokens: row.tokens as u64,
+        unit: UNIT.to_owned(),
+        median: estimate.value,
+        ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),
+        best: rates.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        samples: rates,
+        hcs: (total > 0).then(|| residency(&samples, total)),
+        modelled_link_s: Some(samples.iter().map(|sample| sample.modelled_link_s).sum()),
+    })
+}
+
+fn residency(samples: &[&Sample], total: u64) -> Hcs {
+    let hits: u64 = samples.iter().map(|sample| sample.hits).sum();
+    let misses: u64 = samples.iter().map(|sample| sample.misses).sum();
+    Hcs {
+        resident: samples.last().map_or(0, |sample| sample.resident as u64),
+        total,
+        hit_rate: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
+        cold_bytes: samples.iter().map(|sample| sample.link_bytes).sum(),
+    }
+}
+
+/// Low-water marks by the name of their phase; phases that did not run are absent.
+pub fn low_water(marks: &LowWater) -> BTreeMap<String, u64> {
+    [
+        ("startup", marks.startup),
+        ("calibration", marks.calibration),
+        ("prefill", marks.prefill),
+        ("decode", marks.decode),
+        ("restore", marks.restore),
+    ]
+    .into_iter()
+    .filter_map(|(phase, bytes)| Some((phase.to_owned(), bytes?)))
+    .collect()
+}
+
+fn exact_counts(measured: &[Measured], timed: usize) -> VerdictRow {
+    let short = measured.iter().find(|row| row.samples.len() != timed);
+    let (verdict, reason) = match short {
+        None => (Verdict::Pass, format!("{timed} repetitions of each row, each of exactly its tokens")),
+        Some(row) => (
+            Verdict::Incomplete,
+            format!("{} of {} tokens has {} repetitions, expected {timed}", row.measure.as_str(), row.tokens, row.samples.len()),
+        ),
+    };
+    VerdictRow { row: "exact counts".to_owned(), verdict, reason }
+}
+
+fn margin_kept(low_water: &BTreeMap<String, u64>, margin: u64) -> VerdictRow {
+    let below = low_water.iter().find(|&(_, &bytes)| bytes < margin);
+    let (verdict, reason) = match (below, low_water.iter().min_by_key(|&(_, bytes)| bytes)) {
+        (Some((phase, bytes)), _) => (Verdict::Fail, format!("{phase} left {bytes} bytes free, the margin is {margin}")),
+        (None, Some((phase, bytes))) => {
+            (Verdict::Pass, format!("least free memory: {bytes} bytes in {phase}, the margin is {margin}"))
+        }
+        (None, None) => (Verdict::Incomplete, "no phase was measured".to_owned()),
+    };
+    VerdictRow { row: "memory margin".to_owned(), verdict, reason }
+}
