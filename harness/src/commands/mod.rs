@@ -4,6 +4,7 @@ mod benchmark;
 mod checkpoint_check;
 mod cache;
 mod completions;
+mod export;
 mod heatmap;
 mod ledger;
 mod perplexity;
@@ -29,6 +30,8 @@ pub enum Command {
     Cache(cache::Cache),
     /// Evidence of earlier runs: check it, read it, keep it
     Ledger(ledger::Ledger),
+    /// A checkpoint in another program's format
+    Export(export::Export),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
@@ -47,6 +50,7 @@ impl Command {
             Command::Heatmap(command) => command.run(format),
             Command::Cache(command) => command.run(format),
             Command::Ledger(command) => command.run(format),
+            Command::Export(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }
     }
