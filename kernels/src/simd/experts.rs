@@ -1,7 +1,7 @@
 use super::lanes::{LANES, Lanes, Level, Task};
 use super::parallel::for_each_rows;
 use super::product::{Finish, Product, Segment};
-use crate::{GateUp, KernelError, Matrix, check};
+use crate::{GateUp, KernelError, Matrix, check, twin};
 
 /// [`crate::twin::grouped_gate_up`], fast.
 ///
@@ -15,9 +15,15 @@ pub fn grouped_gate_up(
     experts: &[Option<GateUp<'_>>],
     out: &mut [f32],
 ) -> Result<(), KernelError> {
+    let level = Level::current();
+    if level == Level::Portable {
+        return twin::grouped_gate_up(x, top_k, order, offsets, experts, out);
+    }
     let sizes = check::grouped_gate_up(x, top_k, order, offsets, experts, out)?;
-    let pairs = |expert: usize| experts[expert].map(|e| (e.gate, e.up));
-    grouped(x, top_k, (order, offsets), sizes, pairs, Finish::SwiGlu, out);
+    let weights = &|expert: usize| experts[expert].map(|e| (e.gate, e.up));
+    let segments = Segment::routed(order, offsets);
+    let (cols, rows) = (sizes.cols, sizes.rows);
+    Product { x, slots_per_row: top_k, cols, rows, segments, weights, finish: Finish::SwiGlu }.run(level, out);
     Ok(())
 }
 
@@ -32,31 +38,16 @@ pub fn grouped_down(
     experts: &[Option<Matrix<'_>>],
     out: &mut [f32],
 ) -> Result<(), KernelError> {
+    let level = Level::current();
+    if level == Level::Portable {
+        return twin::grouped_down(act, order, offsets, experts, out);
+    }
     let sizes = check::grouped_down(act, order, offsets, experts, out)?;
-    let pairs = |expert: usize| experts[expert].map(|down| (down, down));
-    grouped(act, 1, (order, offsets), sizes, pairs, Finish::Plain, out);
+    let weights = &|expert: usize| experts[expert].map(|down| (down, down));
+    let segments = Segment::routed(order, offsets);
+    let (cols, rows) = (sizes.cols, sizes.rows);
+    Product { x: act, slots_per_row: 1, cols, rows, segments, weights, finish: Finish::Plain }.run(level, out);
     Ok(())
-}
-
-fn grouped<'a>(
-    x: &'a [f32],
-    slots_per_row: usize,
-    (order, offsets): (&'a [u32], &[u32]),
-    sizes: check::Grouped,
-    weights: impl Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)> + Sync,
-    finish: Finish<'a>,
-    out: &mut [f32],
-) {
-    let product = Product {
-        x,
-        slots_per_row,
-        cols: sizes.cols,
-        rows: sizes.rows,
-        segments: Segment::routed(order, offsets),
-        weights,
-        finish,
-    };
-    product.run(Level::current(), out);
 }
 
 /// [`crate::twin::combine`], fast.
