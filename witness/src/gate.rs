@@ -1,0 +1,116 @@
+//! Rules as data: a TOML file a precision, in `suites/gates/`.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::WitnessError;
+use crate::file;
+
+/// The version of the form that this code reads.
+const FORMAT: u32 = 1;
+
+/// What an answer must satisfy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gate {
+    /// Version of the form.
+    pub format: u32,
+    /// Its name, as in records.
+    pub name: String,
+    /// Version of the rules: verdicts of different versions do not compare.
+    pub version: u32,
+    /// Format of the routed experts that it is for.
+    pub experts: String,
+    /// The rules.
+    pub rules: Rules,
+}
+
+/// The rules, each applied to each prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    /// The token after the prompt.
+    pub first_token: Agreement,
+    /// The likeliest tokens inside the prompt.
+    pub prefill_argmax: Agreement,
+    /// The likeliest token at each greedy step, given the witness's tokens before it.
+    pub teacher_forced: Agreement,
+    /// Whether the witness's greedy token is among the likeliest.
+    pub top_k_containment: Agreement,
+    /// How many of the likeliest tokens are the witness's.
+    pub top_k_overlap: OverlapRule,
+    /// How far log-probabilities are from the witness's.
+    pub logprobs: LogprobRule,
+}
+
+/// At least this share of places agree, apart from those where the witness itself was nearly undecided.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Agreement {
+    /// 0 to 1.
+    pub min_share: f64,
+    /// A place where the witness's two likeliest tokens are closer than this, in log-probability, counts as agreeing.
+    pub excused_below_margin: f64,
+}
+
+/// How many of the likeliest tokens must be the witness's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OverlapRule {
+    /// At the place with the fewest.
+    pub min_each: usize,
+    /// On average over the prompt's places.
+    pub min_mean: f64,
+}
+
+/// How far the log-probabilities of tokens that both name may be from the witness's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogprobRule {
+    /// The largest difference.
+    pub max_difference: f64,
+    /// The mean difference.
+    pub mean_difference: f64,
+}
+
+impl Gate {
+    /// Reads and checks a gate.
+    ///
+    /// # Errors
+    /// When it cannot be read or is none.
+    pub fn read(path: &Path) -> Result<Self, WitnessError> {
+        let malformed = |reason: String| WitnessError::Malformed { path: path.to_owned(), reason };
+        let text = String::from_utf8(file::read(path)?).map_err(|error| malformed(error.to_string()))?;
+        let gate: Self = toml::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        match gate.problem() {
+            None => Ok(gate),
+            Some(reason) => Err(malformed(reason)),
+        }
+    }
+
+    fn problem(&self) -> Option<String> {
+        let rules = &self.rules;
+        let agreements = [
+            ("first_token", rules.first_token),
+            ("prefill_argmax", rules.prefill_argmax),
+            ("teacher_forced", rules.teacher_forced),
+            ("top_k_containment", rules.top_k_containment),
+        ];
+        let not_negative = |value: f64| value >= 0.0;
+        if self.format != FORMAT {
+            return Some(format!("format is {}, expected {FORMAT}", self.format));
+        }
+        for (name, rule) in agreements {
+            if !(0.0..=1.0).contains(&rule.min_share) || !not_negative(rule.excused_below_margin) {
+                return Some(format!("rules.{name}: expected min_share from 0 to 1 and a margin of 0 or more"));
+            }
+        }
+        if !not_negative(rules.top_k_overlap.min_mean) {
+            return Some(format!("rules.top_k_overlap.min_mean is {}, expected 0 or more", rules.top_k_overlap.min_mean));
+        }
+        let logprobs = rules.logprobs;
+        (!not_negative(logprobs.max_difference) || !not_negative(logprobs.mean_difference))
+            .then(|| "rules.logprobs: expected differences of 0 or more".to_owned())
+    }
+}

@@ -1,0 +1,17 @@
+//! JSON Schemas of the files of this crate, generated from the types.
+
+use schemars::schema_for;
+
+use crate::{Artifact, Observed};
+
+/// File names in `witness/schema/`, each with what generates it.
+pub const SCHEMAS: [(&str, fn() -> schemars::Schema); 2] =
+    [("artifact.v1.schema.json", || schema_for!(Artifact)), ("observed.v1.schema.json", || schema_for!(Observed))];
+
+/// A schema as it is checked in.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn schema_text(generate: fn() -> schemars::Schema) -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string_pretty(&generate())? + "\n")
+}
