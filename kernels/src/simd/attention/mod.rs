@@ -9,7 +9,7 @@
 mod pass;
 
 use self::pass::Pass;
-use super::lanes::Level;
+use super::lanes::{LANES, Lanes, Level, Task};
 use super::parallel::{Disjoint, for_each, pieces};
 use crate::contract::{self, SPLIT};
 use crate::{KernelError, KvLayout, check};
@@ -90,6 +90,29 @@ impl State {
     }
 }
 
+/// Takes the state of one split into a row's total.
+struct Merge<'a> {
+    total: &'a mut State,
+    state: State,
+    values: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Task for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let (a, b) = self.total.merge(self.state.max, self.state.sum);
+        let (a, b) = (lanes.splat(a), lanes.splat(b));
+        for start in (0..self.out.len()).step_by(LANES) {
+            let old = lanes.mul(lanes.load_part(&self.out[start..]), a);
+            let new = lanes.fma(lanes.load_part(&self.values[start..]), b, old);
+            lanes.store_part(new, &mut self.out[start..]);
+        }
+    }
+}
+
 impl Job<'_> {
     fn group(&self) -> usize {
         self.heads / self.layout.kv_heads
@@ -159,10 +182,8 @@ impl Job<'_> {
                         continue;
                     }
                     let at = index * rows + row;
-                    let (a, b) = total.merge(states[at].max, states[at].sum);
-                    for (o, &value) in out[row * dim..][..dim].iter_mut().zip(&values[at * dim..][..dim]) {
-                        *o = value.mul_add(b, *o * a);
-                    }
+                    let values = &values[at * dim..][..dim];
+                    self.level.run(Merge { total, state: states[at], values, out: &mut out[row * dim..][..dim] });
                 }
             }
         }
