@@ -3,7 +3,7 @@
 use super::{Job, State, Unit};
 use crate::KvFormat;
 use crate::contract::{self, GROUP, SPLIT};
-use crate::simd::group::{Strided, Vector, group_sums};
+use crate::simd::group::{Strided, Vector, group_sums_apart};
 use crate::simd::lanes::{LANES, Lanes, Task};
 use crate::simd::parallel::Disjoint;
 
@@ -126,7 +126,8 @@ impl Pass<'_, '_> {
             }
             let xs = qs.map(|q| &q[start..start + len]);
             // SAFETY: `len` keys and `len` elements of each query.
-            let sums = unsafe { group_sums::<L, _, R, T, 1>(lanes, Strided { vectors, stride: 1 }, xs, [len; T]) };
+            let sums =
+                unsafe { group_sums_apart::<L, _, R, T, 1>(lanes, Strided { vectors, stride: 1 }, xs, [len; T]) };
             for t in 0..T {
                 for r in 0..R {
                     totals[t][r] = lanes.add(totals[t][r], sums[t][r]);
@@ -164,7 +165,7 @@ impl Pass<'_, '_> {
         }
         let weights = Strided { vectors, stride: layout.value_width() / LANES };
         // SAFETY: a split has 128 rows of values, and 128 exponentials a row.
-        let sums = unsafe { group_sums::<L, _, R, T, 1>(lanes, weights, xs, lens) };
+        let sums = unsafe { group_sums_apart::<L, _, R, T, 1>(lanes, weights, xs, lens) };
         for t in 0..T {
             let (a, b) = (lanes.splat(factors[t].0), lanes.splat(factors[t].1));
             for r in 0..R {
