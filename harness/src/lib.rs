@@ -4,8 +4,8 @@
 //!   stdout; `progress.rs`: bars and lines on stderr; `interrupt.rs`: Ctrl-C.
 //! - `repository.rs`: where files are found; `config/`: what is run; `suite/`: which measurements; `corpus/`: pinned texts,
 //!   and prompts of exact length out of them.
-//! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`: what is
-//!   measured; `evidence.rs`: from a finished run to a record.
+//! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
+//!   `reference_test.rs`: what is measured; `evidence.rs`: from a finished run to a record.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
 pub mod checkpoint_check;
@@ -20,6 +20,7 @@ pub mod ledger_place;
 pub mod output;
 pub mod perplexity;
 pub mod progress;
+pub mod reference_test;
 pub mod repository;
 pub mod runtime;
 pub mod speed;

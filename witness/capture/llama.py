@@ -49,9 +49,11 @@ class Llama:
 
 
 def steps(answer):
-    """[(token id, {"ids": [...], "logprobs": [...]})] of an answer with log-probabilities."""
+    """[(token id, {"ids": [...], "logprobs": [...]})] of an answer with log-probabilities. Shorter than the answer, or empty,
+    where tokens were held back: llama.cpp gives none for a token that is part of a character until the character is complete.
+    """
     rows = []
-    for entry in answer["choices"][0]["logprobs"]["content"]:
+    for entry in (answer["choices"][0]["logprobs"] or {"content": []})["content"]:
         top = entry["top_logprobs"]
         rows.append((entry["id"], {"ids": [t["id"] for t in top], "logprobs": [t["logprob"] for t in top]}))
     return rows

@@ -41,11 +41,22 @@ pub struct PromptFigures {
 }
 
 /// Places that agree by a rule, of how many.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Count {
     pub(crate) agree: usize,
     pub(crate) excused: usize,
     pub(crate) places: usize,
+}
+
+impl Count {
+    /// Both together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            agree: self.agree + other.agree,
+            excused: self.excused + other.excused,
+            places: self.places + other.places,
+        }
+    }
 }
 
 /// The witness's likeliest tokens and the answer's, at one place.
@@ -66,7 +77,7 @@ pub(crate) fn step_pairs<'a>(prompt: &'a Prompt, observed: &'a ObservedPrompt) -
 
 /// Counts the places at which `agrees`.
 pub(crate) fn count<'a>(pairs: impl Iterator<Item = Pair<'a>>, rule: Agreement, agrees: impl Fn(Pair<'a>) -> bool) -> Count {
-    let mut count = Count { agree: 0, excused: 0, places: 0 };
+    let mut count = Count::default();
     for pair in pairs {
         count.places += 1;
         if agrees(pair) {

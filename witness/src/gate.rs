@@ -26,7 +26,7 @@ pub struct Gate {
     pub rules: Rules,
 }
 
-/// The rules, each applied to each prompt.
+/// The rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
@@ -51,25 +51,41 @@ pub struct Agreement {
     /// 0 to 1.
     pub min_share: f64,
     /// A place where the witness's two likeliest tokens are closer than this, in log-probability, counts as agreeing.
+    #[serde(default)]
     pub excused_below_margin: f64,
+    /// Over which places the share is taken.
+    #[serde(default)]
+    pub over: Scope,
+}
+
+/// Over which places a share is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Those of each prompt.
+    #[default]
+    Prompt,
+    /// Those of all prompts together: a share of the handful of places inside a short prompt says little.
+    Artifact,
 }
 
 /// How many of the likeliest tokens must be the witness's.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlapRule {
-    /// At the place with the fewest.
+    /// At the place of a prompt with the fewest.
     pub min_each: usize,
-    /// On average over the prompt's places.
+    /// On average over the places of a prompt.
     pub min_mean: f64,
 }
 
-/// How far the log-probabilities of tokens that both name may be from the witness's.
+/// How far the log-probabilities of tokens that both name may be from the witness's, over a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogprobRule {
-    /// The largest difference.
-    pub max_difference: f64,
+    /// The largest difference; absent where it is not judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_difference: Option<f64>,
     /// The mean difference.
     pub mean_difference: f64,
 }
@@ -110,7 +126,7 @@ impl Gate {
             return Some(format!("rules.top_k_overlap.min_mean is {}, expected 0 or more", rules.top_k_overlap.min_mean));
         }
         let logprobs = rules.logprobs;
-        (!not_negative(logprobs.max_difference) || !not_negative(logprobs.mean_difference))
+        (!logprobs.max_difference.is_none_or(not_negative) || !not_negative(logprobs.mean_difference))
             .then(|| "rules.logprobs: expected differences of 0 or more".to_owned())
     }
 }

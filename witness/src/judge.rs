@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::artifact::{Artifact, Prompt};
-use crate::figures::{Count, PromptFigures, contained, count, prefill_pairs, same_first, step_pairs};
-use crate::gate::{Agreement, Gate, Rules};
+use crate::figures::{Count, Pair, PromptFigures, contained, count, prefill_pairs, same_first, step_pairs};
+use crate::gate::{Agreement, Gate, Rules, Scope};
 use crate::observed::{Observed, ObservedPrompt};
 
 /// What is judged.
@@ -59,11 +59,11 @@ pub enum Outcome {
     Reported,
 }
 
-/// One rule applied to one prompt.
+/// One rule applied to one prompt, or to all of them together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judgement {
-    /// The prompt's name.
-    pub prompt: String,
+    /// The prompt's name; absent where the rule is over all prompts.
+    pub prompt: Option<String>,
     /// The rule.
     pub rule: Rule,
     /// The judgement.
@@ -72,28 +72,44 @@ pub struct Judgement {
     pub reason: String,
 }
 
+impl Judgement {
+    /// What a reader calls the row.
+    pub fn row(&self) -> String {
+        format!("{}: {}", self.prompt.as_deref().unwrap_or("all prompts"), self.rule.name())
+    }
+
+    fn new(prompt: &Prompt, rule: Rule, outcome: Outcome, reason: String) -> Self {
+        Self { prompt: Some(prompt.name.clone()), rule, outcome, reason }
+    }
+}
+
+/// A prompt and the answer to it, of the same shape.
+type Answered<'a> = (&'a Prompt, &'a ObservedPrompt);
+
 /// Compares an answer with the artifact by a gate. Figures are of the prompts that could be compared.
 pub fn judge(artifact: &Artifact, observed: &Observed, gate: &Gate) -> (Vec<PromptFigures>, Vec<Judgement>) {
-    let (mut figures, mut judgements) = (Vec::new(), Vec::new());
+    let mut judgements = Vec::new();
+    let mut answered: Vec<Answered<'_>> = Vec::new();
     for (index, prompt) in artifact.prompts.iter().enumerate() {
-        let answer = observed.prompts.get(index);
-        match answer.ok_or_else(|| "no answer".to_owned()).and_then(|answer| same_shape(prompt, answer).map(|()| answer)) {
-            Err(reason) => judgements.push(judgement(prompt, Rule::Complete, Outcome::Incomplete, reason)),
-            Ok(answer) => {
-                let counted = PromptFigures::new(prompt, answer);
-                judge_prompt(prompt, answer, &counted, &gate.rules, &mut judgements);
-                figures.push(counted);
-            }
+        let answer = observed.prompts.get(index).ok_or_else(|| "no answer".to_owned());
+        match answer.and_then(|answer| same_shape(prompt, answer).map(|()| answer)) {
+            Ok(answer) => answered.push((prompt, answer)),
+            Err(reason) => judgements.push(Judgement::new(prompt, Rule::Complete, Outcome::Incomplete, reason)),
         }
     }
-    if observed.prompts.len() > artifact.prompts.len() {
-        let extra = observed.prompts.len() - artifact.prompts.len();
+    if let Some(extra) = observed.prompts.get(artifact.prompts.len()) {
         judgements.push(Judgement {
-            prompt: observed.prompts[artifact.prompts.len()].name.clone(),
+            prompt: Some(extra.name.clone()),
             rule: Rule::Complete,
             outcome: Outcome::Incomplete,
-            reason: format!("{extra} answers that the artifact has no prompt for"),
+            reason: format!("the artifact has {} prompts, and this is an answer to another", artifact.prompts.len()),
         });
+    }
+    judgements.extend(agreements(&answered, &gate.rules));
+    let figures: Vec<PromptFigures> =
+        answered.iter().map(|(prompt, answer)| PromptFigures::new(prompt, answer)).collect();
+    for ((prompt, _), figures) in answered.iter().zip(&figures) {
+        judgements.extend(distances(prompt, figures, &gate.rules));
     }
     (figures, judgements)
 }
@@ -115,61 +131,74 @@ fn same_shape(prompt: &Prompt, observed: &ObservedPrompt) -> Result<(), String> 
     Ok(())
 }
 
-fn judge_prompt(
-    prompt: &Prompt,
-    observed: &ObservedPrompt,
-    figures: &PromptFigures,
-    rules: &Rules,
-    judgements: &mut Vec<Judgement>,
-) {
-    let mut agreement = |rule, limits: Agreement, count: Count| {
-        // A prompt of one token has no position inside; that is no failure and nothing to pass either.
-        if count.places > 0 {
-            let (pass, reason) = within(limits, count);
-            judgements.push(judgement(prompt, rule, outcome(pass), reason));
+/// The rules that count places, each over its scope.
+fn agreements(answered: &[Answered<'_>], rules: &Rules) -> Vec<Judgement> {
+    type Places = for<'a> fn(Answered<'a>) -> Vec<Pair<'a>>;
+    let first: Places = |(prompt, answer)| step_pairs(prompt, answer).take(1).collect();
+    let inside: Places = |(prompt, answer)| prefill_pairs(prompt, answer).collect();
+    let steps: Places = |(prompt, answer)| step_pairs(prompt, answer).collect();
+    let counted: [(Rule, Agreement, Places, fn(Pair<'_>) -> bool); 4] = [
+        (Rule::FirstToken, rules.first_token, first, same_first),
+        (Rule::PrefillArgmax, rules.prefill_argmax, inside, same_first),
+        (Rule::TeacherForced, rules.teacher_forced, steps, same_first),
+        (Rule::TopKContainment, rules.top_k_containment, steps, contained),
+    ];
+    let mut judgements = Vec::new();
+    for (rule, limits, places, agrees) in counted {
+        let count = |answer: &Answered<'_>| count(places(*answer).into_iter(), limits, agrees);
+        match limits.over {
+            Scope::Prompt => {
+                judgements.extend(answered.iter().filter_map(|answer| within(limits, count(answer)).map(
+                    |(outcome, reason)| Judgement::new(answer.0, rule, outcome, reason),
+                )));
+            }
+            Scope::Artifact => {
+                let all = answered.iter().map(count).fold(Count::default(), Count::plus);
+                let judged = within(limits, all);
+                judgements.extend(judged.map(|(outcome, reason)| Judgement { prompt: None, rule, outcome, reason }));
+            }
         }
-    };
-    let first = count(step_pairs(prompt, observed).take(1), rules.first_token, same_first);
-    agreement(Rule::FirstToken, rules.first_token, first);
-    let inside = count(prefill_pairs(prompt, observed), rules.prefill_argmax, same_first);
-    agreement(Rule::PrefillArgmax, rules.prefill_argmax, inside);
-    let forced = count(step_pairs(prompt, observed), rules.teacher_forced, same_first);
-    agreement(Rule::TeacherForced, rules.teacher_forced, forced);
-    let among = count(step_pairs(prompt, observed), rules.top_k_containment, contained);
-    agreement(Rule::TopKContainment, rules.top_k_containment, among);
-
-    let (limit, min, mean) = (rules.top_k_overlap, figures.overlap_min, figures.overlap_mean);
-    let pass = min >= limit.min_each && mean >= limit.min_mean;
-    let reason = format!("{min} at least, {mean:.2} on average; expected {} and {}", limit.min_each, limit.min_mean);
-    judgements.push(judgement(prompt, Rule::TopKOverlap, outcome(pass), reason));
-
-    let (limit, max, mean) = (rules.logprobs, figures.logprob_difference_max, figures.logprob_difference_mean);
-    let pass = max <= limit.max_difference && mean <= limit.mean_difference;
-    let reason = format!(
-        "{max:.2e} at most, {mean:.2e} on average; expected {} and {}",
-        limit.max_difference, limit.mean_difference
-    );
-    judgements.push(judgement(prompt, Rule::Logprobs, outcome(pass), reason));
-
-    let reason = format!("{} of {} tokens", figures.exact_run, figures.steps);
-    judgements.push(judgement(prompt, Rule::ExactRun, Outcome::Reported, reason));
+    }
+    judgements
 }
 
-/// Whether a count is within its rule, and why.
-fn within(limits: Agreement, count: Count) -> (bool, String) {
+/// The rules about how far an answer is, and what is only reported.
+fn distances(prompt: &Prompt, figures: &PromptFigures, rules: &Rules) -> [Judgement; 3] {
+    let (limit, min, mean) = (rules.top_k_overlap, figures.overlap_min, figures.overlap_mean);
+    let overlap = outcome(min >= limit.min_each && mean >= limit.min_mean);
+    let overlap_reason =
+        format!("{min} at least, {mean:.2} on average; expected {} and {}", limit.min_each, limit.min_mean);
+
+    let (limit, max, mean) = (rules.logprobs, figures.logprob_difference_max, figures.logprob_difference_mean);
+    let close = limit.max_difference.is_none_or(|limit| max <= limit);
+    let logprobs = outcome(close && mean <= limit.mean_difference);
+    let at_most = limit.max_difference.map_or("any".to_owned(), |limit| limit.to_string());
+    let logprobs_reason =
+        format!("{max:.1e} at most, {mean:.1e} on average; expected {at_most} and {}", limit.mean_difference);
+
+    let run = format!("{} of {} tokens", figures.exact_run, figures.steps);
+    [
+        Judgement::new(prompt, Rule::TopKOverlap, overlap, overlap_reason),
+        Judgement::new(prompt, Rule::Logprobs, logprobs, logprobs_reason),
+        Judgement::new(prompt, Rule::ExactRun, Outcome::Reported, run),
+    ]
+}
+
+/// Whether a count is within its rule, and why. A prompt of one token has no place inside: nothing to fail and nothing to
+/// pass.
+fn within(limits: Agreement, count: Count) -> Option<(Outcome, String)> {
+    if count.places == 0 {
+        return None;
+    }
     let share = (count.agree + count.excused) as f64 / count.places as f64;
     let excused = match count.excused {
         0 => String::new(),
         excused => format!(", {excused} excused (margin below {})", limits.excused_below_margin),
     };
     let reason = format!("{} of {} agree{excused}; expected {} %", count.agree, count.places, limits.min_share * 100.0);
-    (share >= limits.min_share, reason)
+    Some((outcome(share >= limits.min_share), reason))
 }
 
 fn outcome(pass: bool) -> Outcome {
     if pass { Outcome::Pass } else { Outcome::Fail }
-}
-
-fn judgement(prompt: &Prompt, rule: Rule, outcome: Outcome, reason: String) -> Judgement {
-    Judgement { prompt: prompt.name.clone(), rule, outcome, reason }
 }

@@ -8,6 +8,7 @@ mod export;
 mod heatmap;
 mod ledger;
 mod perplexity;
+mod reference_test;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -30,6 +31,8 @@ pub enum Command {
     Cache(cache::Cache),
     /// Evidence of earlier runs: check it, read it, keep it
     Ledger(ledger::Ledger),
+    /// Compare a config's answers with those of an independent implementation
+    ReferenceTest(reference_test::ReferenceTest),
     /// A checkpoint in another program's format
     Export(export::Export),
     /// Print a completion script for a shell
@@ -50,6 +53,7 @@ impl Command {
             Command::Heatmap(command) => command.run(format),
             Command::Cache(command) => command.run(format),
             Command::Ledger(command) => command.run(format),
+            Command::ReferenceTest(command) => command.run(format),
             Command::Export(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }
