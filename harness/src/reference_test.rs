@@ -66,6 +66,7 @@ fn answer<D: Device>(engine: &mut Engine<D>, prompt: &Prompt, top_k: usize) -> a
         token = engine.decode(token)?;
         greedy_token_ids.push(token);
     }
-    let prefill = prompt.prefill.iter().zip(tops).map(|(place, top)| Position { position: place.position, top }).collect();
+    let prefill =
+        prompt.prefill.iter().zip(tops).map(|(place, top)| Position { position: place.position, top }).collect();
     Ok(ObservedPrompt { name: prompt.name.clone(), greedy_token_ids, teacher_forced, prefill })
 }

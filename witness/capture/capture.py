@@ -7,6 +7,9 @@
         --replay witness/artifacts/tiny-moe.json
     target/release/assay reference-test tiny-moe-bf16 --observed /tmp/llama.json
 
+With `--experts int4-search`, here and for `assay export gguf`, the witness computes with the very weights of a quantised
+config, whose arithmetic can then be judged as strictly as that in BF16: witness/artifacts/tiny-moe.int4-search.json.
+
 The GGUF is best in F32: it holds the BF16 weights exactly, and llama.cpp then multiplies in F32 instead of rounding
 activations to BF16, so that what differs from another implementation is the order of additions alone.
 
@@ -38,6 +41,7 @@ def main():
     parser.add_argument("model", type=pathlib.Path, help="checkpoint folder")
     parser.add_argument("gguf", type=pathlib.Path, help="the same weights as GGUF")
     parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--experts", default="bf16", help="what `assay export gguf --experts` rounded them to")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--replay", type=pathlib.Path, metavar="ARTIFACT")
     arguments = parser.parse_args()
@@ -56,12 +60,13 @@ def capture(arguments):
             "name": arguments.model.resolve().name,
             "weights_sha256": {path.name: sha256_of(path) for path in sorted(arguments.model.glob("*.safetensors"))},
             "vocab_size": config["vocab_size"],
+            "experts": arguments.experts,
         },
         "tokenizer": {"sha256": sha256_of(arguments.model / "tokenizer.json")},
         "witness": {
             "runtime": "llama.cpp",
             "package": PACKAGE,
-            "arithmetic": "BF16 weights widened exactly to F32, F32 KV",
+            "arithmetic": "weights widened exactly to F32, F32 KV",
             "file_sha256": sha256_of(arguments.gguf),
             "threads": arguments.threads,
         },

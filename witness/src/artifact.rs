@@ -9,11 +9,14 @@ use sha2::{Digest, Sha256};
 
 use crate::error::WitnessError;
 use crate::file;
+use crate::gate::Weights;
 use crate::top_k::TopK;
 
 /// Limits on what a file may ask for.
 const MAX_PROMPTS: usize = 10_000;
 const MAX_TOP_K: usize = 1_000;
+/// Experts as they are in the checkpoint.
+const UNQUANTISED: &str = "bf16";
 
 /// Answers of an independent implementation to exact token ids.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -43,6 +46,9 @@ pub struct ModelFingerprint {
     pub weights_sha256: BTreeMap<String, String>,
     /// Tokens of the model's vocabulary.
     pub vocab_size: u32,
+    /// What the routed experts' weights were rounded to before the witness got them: `bf16` (as in the checkpoint) or an
+    /// encoding of the expert cache, such as `int4-search`.
+    pub experts: String,
 }
 
 /// Exactly which tokenizer.
@@ -127,7 +133,8 @@ impl Artifact {
         Ok((artifact, Binding { path: path.to_owned(), sha256 }))
     }
 
-    /// Refuses an artifact of other weights or another tokenizer.
+    /// Refuses an artifact of other weights or another tokenizer. `experts` is what the routed experts that are judged were
+    /// rounded to; the answer says how they compare with the witness's.
     ///
     /// # Errors
     /// [`WitnessError::Foreign`] with both fingerprints.
@@ -136,16 +143,29 @@ impl Artifact {
         path: &Path,
         weights_sha256: &BTreeMap<String, String>,
         tokenizer_sha256: Option<&str>,
-    ) -> Result<(), WitnessError> {
-        let foreign = |what, found: String, expected: String| WitnessError::Foreign { path: path.to_owned(), what, found, expected };
+        experts: &str,
+    ) -> Result<Weights, WitnessError> {
+        let foreign = |what, found: String, expected: String| WitnessError::Foreign {
+            path: path.to_owned(),
+            what,
+            found,
+            expected,
+        };
         if self.model.weights_sha256 != *weights_sha256 {
             return Err(foreign("checkpoint", listed(&self.model.weights_sha256), listed(weights_sha256)));
         }
         if tokenizer_sha256 != Some(self.tokenizer.sha256.as_str()) {
-            let expected = tokenizer_sha256.map_or("without one".to_owned(), |sha256| format!("tokenizer.json {sha256}"));
+            let expected =
+                tokenizer_sha256.map_or("without one".to_owned(), |sha256| format!("tokenizer.json {sha256}"));
             return Err(foreign("tokenizer", format!("tokenizer.json {}", self.tokenizer.sha256), expected));
         }
-        Ok(())
+        if self.model.experts == experts {
+            return Ok(Weights::Same);
+        }
+        if self.model.experts == UNQUANTISED {
+            return Ok(Weights::Int4AgainstBf16);
+        }
+        Err(foreign("experts in", self.model.experts.clone(), experts.to_owned()))
     }
 
     /// Tokens of the longest prompt with its answer.

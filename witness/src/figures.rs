@@ -71,12 +71,19 @@ pub(crate) fn prefill_pairs<'a>(
 }
 
 /// Predictions at the witness's greedy steps.
-pub(crate) fn step_pairs<'a>(prompt: &'a Prompt, observed: &'a ObservedPrompt) -> impl Iterator<Item = Pair<'a>> + Clone {
+pub(crate) fn step_pairs<'a>(
+    prompt: &'a Prompt,
+    observed: &'a ObservedPrompt,
+) -> impl Iterator<Item = Pair<'a>> + Clone {
     prompt.greedy.iter().map(|step| &step.top).zip(&observed.teacher_forced)
 }
 
 /// Counts the places at which `agrees`.
-pub(crate) fn count<'a>(pairs: impl Iterator<Item = Pair<'a>>, rule: Agreement, agrees: impl Fn(Pair<'a>) -> bool) -> Count {
+pub(crate) fn count<'a>(
+    pairs: impl Iterator<Item = Pair<'a>>,
+    rule: Agreement,
+    agrees: impl Fn(Pair<'a>) -> bool,
+) -> Count {
     let mut count = Count::default();
     for pair in pairs {
         count.places += 1;

@@ -33,7 +33,8 @@ pub(crate) fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T,
     struct Versioned {
         schema_version: u64,
     }
-    let malformed = |error: serde_json::Error| WitnessError::Malformed { path: path.to_owned(), reason: error.to_string() };
+    let malformed =
+        |error: serde_json::Error| WitnessError::Malformed { path: path.to_owned(), reason: error.to_string() };
     let Versioned { schema_version } = serde_json::from_slice(bytes).map_err(malformed)?;
     if schema_version != u64::from(SCHEMA_VERSION) {
         let (found, expected) = (schema_version, SCHEMA_VERSION);

@@ -1,4 +1,4 @@
-//! Rules as data: a TOML file a precision, in `suites/gates/`.
+//! Rules as data: a TOML file a comparison, in `suites/gates/`.
 
 use std::path::Path;
 
@@ -20,10 +20,20 @@ pub struct Gate {
     pub name: String,
     /// Version of the rules: verdicts of different versions do not compare.
     pub version: u32,
-    /// Format of the routed experts that it is for.
-    pub experts: String,
+    /// Which comparison it is for.
+    pub weights: Weights,
     /// The rules.
     pub rules: Rules,
+}
+
+/// How the weights that are judged and the witness's compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weights {
+    /// They are the same numbers.
+    Same,
+    /// The witness had BF16 experts; those that are judged are INT4.
+    Int4AgainstBf16,
 }
 
 /// The rules.
@@ -123,7 +133,10 @@ impl Gate {
             }
         }
         if !not_negative(rules.top_k_overlap.min_mean) {
-            return Some(format!("rules.top_k_overlap.min_mean is {}, expected 0 or more", rules.top_k_overlap.min_mean));
+            return Some(format!(
+                "rules.top_k_overlap.min_mean is {}, expected 0 or more",
+                rules.top_k_overlap.min_mean
+            ));
         }
         let logprobs = rules.logprobs;
         (!logprobs.max_difference.is_none_or(not_negative) || !not_negative(logprobs.mean_difference))

@@ -124,7 +124,8 @@ fn same_shape(prompt: &Prompt, observed: &ObservedPrompt) -> Result<(), String> 
         let (forced, greedy) = (observed.teacher_forced.len(), observed.greedy_token_ids.len());
         return Err(format!("{forced} teacher-forced steps and {greedy} greedy ones, expected {steps} of each"));
     }
-    let positions = |places: &[crate::artifact::Position]| places.iter().map(|place| place.position).collect::<Vec<_>>();
+    let positions =
+        |places: &[crate::artifact::Position]| places.iter().map(|place| place.position).collect::<Vec<_>>();
     if positions(&observed.prefill) != positions(&prompt.prefill) {
         return Err(format!("other positions inside the prompt than the artifact's {}", prompt.prefill.len()));
     }
@@ -148,9 +149,10 @@ fn agreements(answered: &[Answered<'_>], rules: &Rules) -> Vec<Judgement> {
         let count = |answer: &Answered<'_>| count(places(*answer).into_iter(), limits, agrees);
         match limits.over {
             Scope::Prompt => {
-                judgements.extend(answered.iter().filter_map(|answer| within(limits, count(answer)).map(
-                    |(outcome, reason)| Judgement::new(answer.0, rule, outcome, reason),
-                )));
+                judgements.extend(answered.iter().filter_map(|answer| {
+                    within(limits, count(answer))
+                        .map(|(outcome, reason)| Judgement::new(answer.0, rule, outcome, reason))
+                }));
             }
             Scope::Artifact => {
                 let all = answered.iter().map(count).fold(Count::default(), Count::plus);

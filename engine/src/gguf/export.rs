@@ -9,7 +9,18 @@ use super::metadata::{self, ConfigExtras};
 use super::write::{self, GgufType};
 use super::{tensors, vocabulary};
 use crate::checkpoint::Checkpoint;
+use crate::expert_cache::Encoding;
 use crate::model::spec::ModelSpec;
+
+/// In which form weights are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// Type of the matrices.
+    pub matrices: GgufType,
+    /// INT4 leaves of the experts what the expert cache holds of them, so that another program computes with the very
+    /// weights of a quantised config. That needs matrices in F32: BF16 has too few bits for `q * scale`.
+    pub experts: Encoding,
+}
 
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -22,8 +33,7 @@ pub struct ExportReport {
     pub bytes: u64,
 }
 
-/// Writes a checkpoint and its tokenizer as GGUF to `path`, its matrices in `matrices`. `name` is the model's name for
-/// readers. The file appears under its name only when it is complete. `progress` is called with bytes written and bytes in
+/// Writes a checkpoint and its tokenizer as GGUF to `path`. `name` is the model's name for readers. The file appears under its name only when it is complete. `progress` is called with bytes written and bytes in
 /// all; `false` from it stops the export.
 ///
 /// # Errors
@@ -32,15 +42,22 @@ pub struct ExportReport {
 pub fn export(
     checkpoint: &Checkpoint,
     spec: &ModelSpec,
-    matrices: GgufType,
+    options: ExportOptions,
     name: &str,
     path: &Path,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<ExportReport, GgufError> {
+    if options.experts != Encoding::Bf16 && options.matrices != GgufType::F32 {
+        return Err(GgufError::Unsupported {
+            what: "the type of the matrices",
+            found: "BF16".to_owned(),
+            expected: format!("F32 for experts in {}", options.experts),
+        });
+    }
     let extras = ConfigExtras::read(checkpoint.config_bytes(), &checkpoint.config_path())?;
-    let mut keys = metadata::keys(spec, &extras, name, matrices)?;
+    let mut keys = metadata::keys(spec, &extras, name, options.matrices)?;
     keys.extend(vocabulary::keys(checkpoint.dir(), spec.vocab_size, &extras)?);
-    let tensors = tensors::tensors(checkpoint, spec, matrices)?;
+    let tensors = tensors::tensors(checkpoint, spec, options)?;
     let total: u64 = tensors.iter().map(write::Tensor::bytes).sum();
     let mut done = 0;
     let mut advance = |bytes: u64| {

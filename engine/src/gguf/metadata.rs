@@ -159,10 +159,10 @@ fn rope_scaling(rope: &RopeSpec) -> Result<Vec<(&'static str, Value)>, GgufError
     Ok(vec![
         ("rope.scaling.type", Value::String("yarn".to_owned())),
         ("rope.scaling.factor", Value::F32(factor as f32)),
-        ("rope.scaling.original_context_length", count(
-            "original_max_position_embeddings",
-            original_max_position_embeddings,
-        )?),
+        (
+            "rope.scaling.original_context_length",
+            count("original_max_position_embeddings", original_max_position_embeddings)?,
+        ),
     ])
 }
 

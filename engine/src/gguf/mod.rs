@@ -13,11 +13,11 @@ mod error;
 mod export;
 mod metadata;
 mod tensors;
-
-
+#[cfg(test)]
+mod tests;
 mod vocabulary;
 mod write;
 
 pub use error::GgufError;
-pub use export::{ExportReport, export};
+pub use export::{ExportOptions, ExportReport, export};
 pub use write::GgufType;

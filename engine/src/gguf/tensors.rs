@@ -1,15 +1,17 @@
 //! Which tensor of the checkpoint becomes which tensor of the file.
 
 use super::error::GgufError;
+use super::export::ExportOptions;
 use super::write::{GgufType, Tensor};
 use crate::checkpoint::Checkpoint;
+use crate::expert_cache::Encoding;
 use crate::model::spec::{FfnSpec, LayerSpec, LinearSource, MlpSpec, ModelSpec, TensorSource};
 
 /// Collects tensors in the order in which they are written.
 struct Collector<'a> {
     checkpoint: &'a Checkpoint,
     /// Type of matrices; vectors and routers are F32 whatever it is.
-    matrices: GgufType,
+    options: ExportOptions,
     tensors: Vec<Tensor<'a>>,
 }
 
@@ -20,9 +22,9 @@ struct Collector<'a> {
 pub(super) fn tensors<'a>(
     checkpoint: &'a Checkpoint,
     spec: &ModelSpec,
-    matrices: GgufType,
+    options: ExportOptions,
 ) -> Result<Vec<Tensor<'a>>, GgufError> {
-    let mut collector = Collector { checkpoint, matrices, tensors: Vec::new() };
+    let mut collector = Collector { checkpoint, options, tensors: Vec::new() };
     collector.matrix("token_embd.weight", &spec.embed_tokens)?;
     for (index, layer) in spec.layers.iter().enumerate() {
         collector.layer(&format!("blk.{index}"), layer)?;
@@ -79,15 +81,19 @@ impl<'a> Collector<'a> {
         projection: impl Fn(&MlpSpec) -> &LinearSource,
     ) -> Result<(), GgufError> {
         let sources: Vec<&TensorSource> = experts.iter().map(|expert| &projection(expert).weight).collect();
-        self.add(name.to_owned(), self.matrices, &sources)?;
+        self.add(name.to_owned(), self.options.matrices, &sources)?;
         if let Some(tensor) = self.tensors.last_mut() {
             tensor.dims.push(experts.len() as u64);
+            tensor.quantize = match self.options.experts {
+                Encoding::Bf16 => None,
+                Encoding::Int4(method) => Some(method),
+            };
         }
         Ok(())
     }
 
     fn matrix(&mut self, name: &str, source: &TensorSource) -> Result<(), GgufError> {
-        self.add(name.to_owned(), self.matrices, &[source])
+        self.add(name.to_owned(), self.options.matrices, &[source])
     }
 
     fn vector(&mut self, name: &str, source: &TensorSource) -> Result<(), GgufError> {
@@ -96,8 +102,9 @@ impl<'a> Collector<'a> {
 
     fn add(&mut self, name: String, dtype: GgufType, sources: &[&TensorSource]) -> Result<(), GgufError> {
         let parts = sources.iter().map(|source| self.checkpoint.tensor(source)).collect::<Result<Vec<_>, _>>()?;
-        let dims = sources.first().map_or_else(Vec::new, |source| source.shape.iter().rev().map(|&dim| dim as u64).collect());
-        self.tensors.push(Tensor { name, dims, dtype, parts });
+        let dims =
+            sources.first().map_or_else(Vec::new, |source| source.shape.iter().rev().map(|&dim| dim as u64).collect());
+        self.tensors.push(Tensor { name, dims, dtype, parts, quantize: None });
         Ok(())
     }
 }

@@ -98,7 +98,8 @@ impl SpecialToken {
 /// A tokenizer of another kind than byte-level BPE with a known way of splitting, or one that does not fit the model.
 pub(super) fn keys(dir: &Path, vocab_size: usize, extras: &ConfigExtras) -> Result<Vec<(String, Value)>, GgufError> {
     let path = dir.join(TOKENIZER_FILE);
-    let file: TokenizerFile = parse(&path, &read_limited(&path, MAX_TOKENIZER_BYTES)?, "a tokenizer of byte-level BPE")?;
+    let file: TokenizerFile =
+        parse(&path, &read_limited(&path, MAX_TOKENIZER_BYTES)?, "a tokenizer of byte-level BPE")?;
     if file.model.kind != "BPE" {
         return Err(unsupported("the tokenizer's model", &file.model.kind, "BPE"));
     }
@@ -155,7 +156,8 @@ fn tokens(path: &Path, file: &TokenizerFile, vocab_size: usize) -> Result<(Vec<V
     let mut table: Vec<Option<(&str, TokenType)>> = vec![None; vocab_size];
     let ordinary = file.model.vocab.iter().map(|(text, &id)| (id, text.as_str(), TokenType::Normal));
     let added = file.added_tokens.iter().map(|token| {
-        let kind = if token.special || looks_special(&token.content) { TokenType::Control } else { TokenType::UserDefined };
+        let kind =
+            if token.special || looks_special(&token.content) { TokenType::Control } else { TokenType::UserDefined };
         (token.id, token.content.as_str(), kind)
     });
     for (id, text, kind) in ordinary.chain(added) {

@@ -5,10 +5,13 @@
 
 use std::io::{self, Write};
 
+use assay_kernels::layout::GROUP_COLS;
 use half::bf16;
 
 use super::error::GgufError;
 use crate::checkpoint::TensorView;
+use crate::expert_cache::QuantizeMethod;
+use crate::expert_cache::quantize::quantize_group;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const VERSION: u32 = 3;
@@ -96,6 +99,8 @@ pub(super) struct Tensor<'a> {
     pub(super) dtype: GgufType,
     /// Tensors of the checkpoint, one after another.
     pub(super) parts: Vec<TensorView<'a>>,
+    /// Written as the values that INT4 leaves of the weights.
+    pub(super) quantize: Option<QuantizeMethod>,
 }
 
 impl Tensor<'_> {
@@ -148,6 +153,9 @@ pub(super) fn data(
                 GgufType::F32 => {
                     wide.resize(elements, 0.0);
                     part.rows_f32(rows, &mut wide)?;
+                    if let Some(method) = tensor.quantize {
+                        wide.chunks_mut(part.cols().max(1)).for_each(|row| round_trip(method, row));
+                    }
                     wide.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()
                 }
                 GgufType::Bf16 => {
@@ -163,6 +171,16 @@ pub(super) fn data(
     let bytes = tensor.bytes();
     let padding = bytes.next_multiple_of(ALIGNMENT) - bytes;
     out.write_all(&[0u8; ALIGNMENT as usize][..padding as usize]).map_err(&io_error)
+}
+
+/// Replaces a row's weights by what INT4 leaves of them: `q * scale`, which f32 holds exactly.
+fn round_trip(method: QuantizeMethod, row: &mut [f32]) {
+    let mut quantised = [0i8; GROUP_COLS];
+    for group in row.chunks_mut(GROUP_COLS) {
+        let q = &mut quantised[..group.len()];
+        let scale = quantize_group(method, group, q).scale.to_f32();
+        group.iter_mut().zip(q).for_each(|(value, q)| *value = f32::from(*q) * scale);
+    }
 }
 
 fn write_string(text: &str, out: &mut Vec<u8>) {

@@ -6,7 +6,8 @@ use crate::output::{Answer, Format};
 use crate::progress::Progress;
 use crate::repository::Repository;
 use assay_engine::checkpoint::Checkpoint;
-use assay_engine::gguf::{GgufError, GgufType, export};
+use assay_engine::expert_cache::Encoding;
+use assay_engine::gguf::{ExportOptions, GgufError, GgufType, export};
 use assay_engine::model::load_spec;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   assay export gguf fixtures/models/tiny-moe tiny-moe.gguf
-  assay export gguf ~/models/qwen3-30b-a3b qwen3-f32.gguf --dtype f32";
+  assay export gguf fixtures/models/tiny-moe f32.gguf --dtype f32
+  assay export gguf MODEL int4.gguf --dtype f32 --experts int4-search";
 
 /// A checkpoint in another program's format.
 #[derive(Debug, Args)]
@@ -42,6 +44,9 @@ enum Target {
         /// Type of the matrices
         #[arg(long, value_enum, default_value_t, value_name = "TYPE")]
         dtype: Dtype,
+        /// What the experts are rounded to: bf16, int4-amax or int4-search (with --dtype f32)
+        #[arg(long, default_value = "bf16", value_name = "ENCODING")]
+        experts: Encoding,
         /// Overwrite the file if it is there
         #[arg(long)]
         replace: bool,
@@ -59,16 +64,17 @@ enum Dtype {
 
 impl Export {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
-        let Target::Gguf { model, out, dtype, replace } = self.target;
+        let Target::Gguf { model, out, dtype, experts, replace } = self.target;
         anyhow::ensure!(replace || !out.exists(), "{} is there already; --replace overwrites it", out.display());
-        gguf(&model, &out, dtype, format)
+        gguf(&model, &out, dtype, experts, format)
     }
 }
 
-fn gguf(model: &Path, out: &Path, dtype: Dtype, format: Format) -> anyhow::Result<Exit> {
+fn gguf(model: &Path, out: &Path, dtype: Dtype, experts: Encoding, format: Format) -> anyhow::Result<Exit> {
     let checkpoint = Checkpoint::open(model)?;
     let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path())?;
-    let name = std::path::absolute(model)?.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let name =
+        std::path::absolute(model)?.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let matrices = match dtype {
         Dtype::Bf16 => GgufType::Bf16,
         Dtype::F32 => GgufType::F32,
@@ -78,7 +84,8 @@ fn gguf(model: &Path, out: &Path, dtype: Dtype, format: Format) -> anyhow::Resul
         progress.get_or_insert_with(|| Progress::start("writing GGUF", total, "bytes")).set(done);
         interrupt::check().is_ok()
     };
-    let report = export(&checkpoint, &spec, matrices, &name, out, &mut advance).map_err(|error| match error {
+    let options = ExportOptions { matrices, experts };
+    let report = export(&checkpoint, &spec, options, &name, out, &mut advance).map_err(|error| match error {
         GgufError::Interrupted => anyhow::Error::from(Interrupted),
         other => other.into(),
     })?;

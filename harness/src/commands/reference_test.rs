@@ -1,6 +1,6 @@
 //! `assay reference-test`
 
-use crate::config::{Config, ConfigArgs, WeightFormat};
+use crate::config::ConfigArgs;
 use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
@@ -9,7 +9,9 @@ use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Opened, Runtime, SuiteInputs};
 use anyhow::{Context, ensure};
 use assay_ledgers::{CheckBody, CheckRow, Draft, EvidenceClass, Sha256, Verdict, VerdictRow};
-use assay_witness::{Artifact, Binding, Gate, Judgement, Observed, Outcome, PromptFigures, WitnessError, judge};
+use assay_witness::{
+    Artifact, Binding, Gate, Judgement, Observed, Outcome, PromptFigures, Weights, WitnessError, judge,
+};
 use clap::Args;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -31,8 +33,9 @@ const TOKENIZER_FILE: &str = "tokenizer.json";
 /// Compare a config's answers with those of an independent implementation
 ///
 /// The artifact holds exact token ids and what the witness (llama.cpp) answered: greedy tokens, and the likeliest tokens
-/// at every step and at positions inside the prompt. The same ids are run, and the answers judged by the gate for the
-/// config's expert format. An artifact of another checkpoint, tokenizer or schema is INVALID.
+/// at every step and at positions inside the prompt. The same ids are run, and the answers judged: by the gate for equal
+/// weights, or by the one for INT4 experts against a witness in BF16. An artifact of another checkpoint, tokenizer or schema
+/// is INVALID.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReferenceTest {
@@ -41,7 +44,7 @@ pub struct ReferenceTest {
     /// Artifact, instead of witness/artifacts/<model>.json
     #[arg(long, value_name = "FILE")]
     artifact: Option<PathBuf>,
-    /// Gate, instead of the one in suites/gates for the config's expert format
+    /// Gate, instead of the one in suites/gates for this comparison
     #[arg(long, value_name = "FILE")]
     gate: Option<PathBuf>,
     /// Judge answers that another program wrote, and run nothing
@@ -107,10 +110,11 @@ impl ReferenceTest {
             .map(|file| (file.name.clone(), file.sha256.clone()))
             .collect();
         let tokenizer = files.iter().find(|file| file.name == TOKENIZER_FILE).map(|file| file.sha256.as_str());
-        artifact.check_fingerprints(&path, &weights, tokenizer)?;
+        let experts = opened.options.precision.experts.name();
+        let compared = artifact.check_fingerprints(&path, &weights, tokenizer, experts)?;
         let (gate_path, gate) = match &self.gate {
             Some(path) => (path.clone(), Gate::read(path)?),
-            None => find_gate(&repository.path(GATES), experts(&opened.loaded.config))?,
+            None => find_gate(&repository.path(GATES), compared)?,
         };
         let gate_sha256 = Sha256::of_file(&gate_path)?;
         Ok(Reference { artifact, binding, gate, gate_sha256 })
@@ -124,27 +128,20 @@ impl Reference {
     }
 }
 
-/// A config's expert format, as gates call it.
-fn experts(config: &Config) -> &'static str {
-    match config.precision.experts {
-        WeightFormat::Bf16 => "bf16",
-        WeightFormat::Int4 => "int4",
-    }
-}
-
-/// The gate for an expert format.
-fn find_gate(folder: &Path, experts: &str) -> anyhow::Result<(PathBuf, Gate)> {
+/// The gate for a comparison.
+fn find_gate(folder: &Path, weights: Weights) -> anyhow::Result<(PathBuf, Gate)> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut paths: Vec<PathBuf> = entries.collect::<Result<Vec<_>, _>>()?.into_iter().map(|entry| entry.path()).collect();
+    let mut paths: Vec<PathBuf> =
+        entries.collect::<Result<Vec<_>, _>>()?.into_iter().map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     paths.sort();
     for path in paths {
         let gate = Gate::read(&path)?;
-        if gate.experts == experts {
+        if gate.weights == weights {
             return Ok((path, gate));
         }
     }
-    anyhow::bail!("no gate in {} is for {experts} experts", folder.display())
+    anyhow::bail!("no gate in {} is for this comparison of weights: {weights:?}", folder.display())
 }
 
 /// Broken evidence is a verdict; anything else is the user's mistake.
@@ -268,7 +265,7 @@ fn answer(
 }
 
 fn table(name: &str, artifact: &Path, judged: &Judged, verdicts: &[VerdictRow]) -> Table {
-    let headings = ["prompt", "first", "#inside", "#forced", "#in top", "#overlap", "#logp", "#run", "rows"];
+    let headings = ["prompt", "first", "#inside", "#forced", "#in top", "#shared", "#logp", "#run", "rows"];
     let mut table = Table::new(format!("{name} against {}", artifact.display()), &headings);
     for figures in &judged.figures {
         let prefix = format!("{}: ", figures.prompt);
