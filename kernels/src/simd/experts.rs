@@ -1,7 +1,7 @@
 use super::lanes::{LANES, Lanes, Level, Task};
 use super::parallel::for_each_rows;
 use super::product::{Finish, Product, Segment};
-use crate::{GateUp, KernelError, Matrix, check};
+use crate::{Activation, GateUp, KernelError, Projection, check};
 
 /// [`crate::twin::grouped_gate_up`], fast.
 ///
@@ -13,11 +13,12 @@ pub fn grouped_gate_up(
     order: &[u32],
     offsets: &[u32],
     experts: &[Option<GateUp<'_>>],
+    activation: Activation,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
     let sizes = check::grouped_gate_up(x, top_k, order, offsets, experts, out)?;
-    let pairs = |expert: usize| experts[expert].map(|e| (e.gate, e.up));
-    grouped(x, top_k, (order, offsets), sizes, pairs, Finish::SwiGlu, out);
+    let pairs = |expert: usize| experts[expert].map(|e| [e.gate, e.up]);
+    grouped(x, top_k, (order, offsets), sizes, pairs, Finish::Gated(activation), out);
     Ok(())
 }
 
@@ -29,11 +30,11 @@ pub fn grouped_down(
     act: &[f32],
     order: &[u32],
     offsets: &[u32],
-    experts: &[Option<Matrix<'_>>],
+    experts: &[Option<Projection<'_>>],
     out: &mut [f32],
 ) -> Result<(), KernelError> {
     let sizes = check::grouped_down(act, order, offsets, experts, out)?;
-    let pairs = |expert: usize| experts[expert].map(|down| (down, down));
+    let pairs = |expert: usize| experts[expert].map(|down| [down; 2]);
     grouped(act, 1, (order, offsets), sizes, pairs, Finish::Plain, out);
     Ok(())
 }
@@ -43,8 +44,8 @@ fn grouped<'a>(
     slots_per_row: usize,
     (order, offsets): (&'a [u32], &[u32]),
     sizes: check::Grouped,
-    weights: impl Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)> + Sync,
-    finish: Finish<'a>,
+    weights: impl Fn(usize) -> Option<[Projection<'a>; 2]> + Sync,
+    finish: Finish,
     out: &mut [f32],
 ) {
     let product = Product {
