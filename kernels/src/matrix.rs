@@ -73,7 +73,7 @@ impl<'a> Matrix<'a> {
             MatrixFormat::Int4 => {
                 let run = (tile * self.groups() + col / GROUP) * RUNS + col % GROUP / RUN;
                 let byte = self.bytes[run * INT4_RUN_BYTES + lane * (RUN / 2) + col % RUN / 2];
-                let nibble = if col % 2 == 0 { byte & 0x0f } else { byte >> 4 };
+                let nibble = if col.is_multiple_of(2) { byte & 0x0f } else { byte >> 4 };
                 f32::from(nibble) - f32::from(INT4_ZERO_NIBBLE)
             }
         }

@@ -167,7 +167,7 @@ pub(crate) fn open_folder(dir: &Path) -> anyhow::Result<ModelFolder> {
 ///
 /// # Errors
 /// When a file of another identity is in its place, the disk is full, or the user interrupts.
-pub(crate) fn build_cache(
+pub fn build_cache(
     folder: &ModelFolder,
     encoding: Encoding,
     path: &Path,

@@ -9,7 +9,7 @@ use crate::{Activation, KernelError, check, contract};
 pub fn swiglu(gate: &[f32], up: &[f32], activation: Activation, out: &mut [f32]) -> Result<(), KernelError> {
     check::swiglu(gate, up, out)?;
     let level = Level::current();
-    for_each_rows(1, 2, out, |first, out| {
+    for_each_rows(1, 9, out, |first, out| {
         let range = first..first + out.len();
         level.run(SwiGlu { gate: &gate[range.clone()], up: &up[range], activation, out });
     });
@@ -23,7 +23,7 @@ pub fn swiglu(gate: &[f32], up: &[f32], activation: Activation, out: &mut [f32])
 pub fn add_assign(x: &mut [f32], y: &[f32], factor: f32) -> Result<(), KernelError> {
     check::add_assign(x, y)?;
     let level = Level::current();
-    for_each_rows(1, 1, x, |first, x| {
+    for_each_rows(1, 3, x, |first, x| {
         let y = &y[first..first + x.len()];
         level.run(AddScaled { x, y, factor });
     });
@@ -37,7 +37,7 @@ pub fn add_assign(x: &mut [f32], y: &[f32], factor: f32) -> Result<(), KernelErr
 pub fn add_gated(x: &mut [f32], y: &[f32], gates: &[f32]) -> Result<(), KernelError> {
     let width = check::add_gated(x, y, gates)?;
     let level = Level::current();
-    for_each_rows(width, width, x, |first, x| {
+    for_each_rows(width, 3, x, |first, x| {
         for (index, x) in x.chunks_exact_mut(width).enumerate() {
             let token = first + index;
             let factor = contract::sigmoid(gates[token]);
@@ -53,7 +53,7 @@ pub fn add_gated(x: &mut [f32], y: &[f32], gates: &[f32]) -> Result<(), KernelEr
 /// As the twin.
 pub fn scale(x: &mut [f32], factor: f32) -> Result<(), KernelError> {
     let level = Level::current();
-    for_each_rows(1, 1, x, |_, x| level.run(Scale { x, factor }));
+    for_each_rows(1, 2, x, |_, x| level.run(Scale { x, factor }));
     Ok(())
 }
 

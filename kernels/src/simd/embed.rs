@@ -11,7 +11,7 @@ use crate::{KernelError, Matrix, check};
 pub fn embed(ids: &[u32], table: Matrix<'_>, out: &mut [f32]) -> Result<(), KernelError> {
     check::embed(ids, &table, out)?;
     let hidden = table.cols();
-    for_each_rows(hidden, hidden, out, |first, out| {
+    for_each_rows(hidden, 14, out, |first, out| {
         for (row, &id) in out.chunks_exact_mut(hidden).zip(&ids[first..]) {
             match table.format() {
                 MatrixFormat::Bf16 => bf16_row(&table, id as usize, row),

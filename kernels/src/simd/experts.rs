@@ -70,7 +70,7 @@ pub fn combine(slots: &[f32], weights: &[f32], top_k: usize, out: &mut [f32]) ->
         return Ok(());
     }
     let level = Level::current();
-    for_each_rows(hidden, hidden * top_k, out, |first, out| {
+    for_each_rows(hidden, 2 * top_k, out, |first, out| {
         for (index, y) in out.chunks_exact_mut(hidden).enumerate() {
             let slot = (first + index) * top_k;
             let weights = &weights[slot..slot + top_k];

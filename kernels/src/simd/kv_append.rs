@@ -1,5 +1,5 @@
 use super::lanes::{LANES, Lanes, Level, Task};
-use super::parallel::pieces_of_rows;
+use super::parallel::pieces;
 use crate::contract::SPLIT;
 use crate::{KernelError, KvFormat, KvLayout, check};
 use half::bf16;
@@ -30,8 +30,8 @@ pub fn kv_append(
         let (from, to) = (start.max(first_position), (start + SPLIT).min(end));
         level.run(Append { k, v, layout, first_position, start, from, to, bytes });
     };
-    let work = SPLIT * layout.kv_heads * layout.head_dim * 4;
-    if pieces_of_rows(last_split + 1 - first_split, work) > last_split - first_split {
+    let work = SPLIT * layout.kv_heads * layout.head_dim * 14;
+    if pieces(last_split + 1 - first_split, work) > last_split - first_split {
         splits.chunks_exact_mut(split_bytes).enumerate().for_each(append);
     } else {
         splits.par_chunks_exact_mut(split_bytes).enumerate().for_each(append);

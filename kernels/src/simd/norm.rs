@@ -10,7 +10,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) -> Result<
     check::rms_norm(x, weight, out)?;
     let width = weight.len();
     let level = Level::current();
-    for_each_rows(width, 2 * width, out, |first, out| {
+    for_each_rows(width, 12, out, |first, out| {
         let x = &x[first * width..first * width + out.len()];
         level.run(RmsNorm { x, weight, eps, out });
     });

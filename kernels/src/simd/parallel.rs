@@ -3,13 +3,19 @@
 use rayon::prelude::*;
 use std::marker::PhantomData;
 
-/// Multiply-adds, or elements of similar cost, that make a task worth handing to another thread: about 15 µs, where the
-/// hand-over costs 5.
-const PIECE: usize = 128 * 1024;
+/// Work that is worth handing to another thread: about 15 µs of a matrix product's inner loop, where waking a thread
+/// costs 5. The unit of work is what that loop does in the time of one multiply-add, about 1/25 ns.
+const PIECE: usize = 384 * 1024;
 
-/// Calls `f` for every task `0..tasks`, on several threads where `work` multiply-adds a task make that worth it.
+/// How many of `tasks` to give to a thread at a time: all of them where they are not worth sharing.
+pub(super) fn pieces(tasks: usize, work: usize) -> usize {
+    let piece = PIECE.div_ceil(work.max(1));
+    if tasks < 2 * piece || rayon::current_num_threads() == 1 { tasks.max(1) } else { piece }
+}
+
+/// Calls `f` for every task `0..tasks`, on several threads where `work` a task makes that worth it.
 pub(super) fn for_each(tasks: usize, work: usize, f: impl Fn(usize) + Send + Sync) {
-    let piece = pieces_of_rows(tasks, work);
+    let piece = pieces(tasks, work);
     if piece >= tasks {
         (0..tasks).for_each(f);
     } else {
@@ -17,16 +23,10 @@ pub(super) fn for_each(tasks: usize, work: usize, f: impl Fn(usize) + Send + Syn
     }
 }
 
-/// How many rows to give to a thread at a time: all of them where they are not worth sharing.
-pub(super) fn pieces_of_rows(rows: usize, work: usize) -> usize {
-    let piece = (PIECE / work.max(1)).max(1);
-    if rows < 2 * piece || rayon::current_num_threads() == 1 { rows.max(1) } else { piece }
-}
-
-/// Calls `f(first_row, rows)` on pieces of `y`: whole rows of `width` elements, `work` multiply-adds a row.
+/// Calls `f(first_row, rows)` on pieces of `y`: whole rows of `width` elements, each of them `work`.
 pub(super) fn for_each_rows(width: usize, work: usize, y: &mut [f32], f: impl Fn(usize, &mut [f32]) + Send + Sync) {
     let rows = y.len() / width;
-    let piece = pieces_of_rows(rows, work);
+    let piece = pieces(rows, work * width);
     if piece >= rows {
         f(0, y);
     } else {

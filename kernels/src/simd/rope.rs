@@ -22,7 +22,7 @@ pub fn head_norm_rope(
     check::head_norm_rope(x, heads, head_dim, rotary_dim, norm, cos, sin, first_position)?;
     let (width, half) = (heads * head_dim, rotary_dim / 2);
     let level = Level::current();
-    for_each_rows(width, 3 * width, x, |first, rows| {
+    for_each_rows(width, 24, x, |first, rows| {
         for (index, row) in rows.chunks_exact_mut(width).enumerate() {
             let angle = (first_position + first + index) * half;
             let (cos, sin) = (&cos[angle..angle + half], &sin[angle..angle + half]);

@@ -1,6 +1,6 @@
 use super::argmax::Largest;
 use super::lanes::{LANES, Lanes, Level, Task};
-use super::parallel::pieces_of_rows;
+use super::parallel::pieces;
 use crate::twin::{keep_best_groups, weigh};
 use crate::{KernelError, Routing, Scoring, check, contract};
 use rayon::prelude::*;
@@ -45,7 +45,7 @@ pub fn router_topk(
             weigh(&scores, ids, routing, weights);
         }
     };
-    let piece = pieces_of_rows(tokens, num_experts * (4 + top_k / 4));
+    let piece = pieces(tokens, num_experts * (60 + 8 * top_k));
     if piece >= tokens {
         run(0, ids, weights);
     } else {

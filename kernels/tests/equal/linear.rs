@@ -1,6 +1,6 @@
 use crate::common::{Random, Weights, check};
 use assay_kernels::layout::MatrixFormat::{self, Bf16, Int4};
-use assay_kernels::{simd, twin};
+use assay_kernels::{Matrix, simd, twin};
 
 fn case(format: MatrixFormat, tokens: usize, rows: usize, cols: usize, with_bias: bool) {
     let mut random = Random((tokens * 1_000_003 + rows * 1009 + cols) as u64);
@@ -42,5 +42,35 @@ fn enough_work_for_several_threads() {
         case(format, 1, 1031, 512, true);
         case(format, 2, 515, 512, false);
         case(format, 140, 200, 160, true);
+    }
+}
+
+/// The expert cache aligns what it holds; a kernel must not depend on it.
+#[test]
+fn unaligned_weights() {
+    for format in [Bf16, Int4] {
+        let mut random = Random(4);
+        let weights = Weights::random(&mut random, format, 20, 140);
+        let shifted: Vec<u8> = [&[0xff], weights.bytes.as_slice()].concat();
+        let matrix = Matrix::new(format, 20, 140, &shifted[1..]).unwrap();
+        for tokens in [1, 2, 9] {
+            let x = random.floats(tokens * 140);
+            let mut expected = vec![f32::NAN; tokens * 20];
+            twin::linear(&x, weights.matrix(), None, &mut expected).unwrap();
+            check("unaligned weights", &expected, |out| simd::linear(&x, matrix, None, out).unwrap());
+        }
+    }
+}
+
+#[test]
+fn wrong_shapes_are_refused() {
+    let weights = Weights::random(&mut Random(1), Bf16, 4, 3);
+    for (x, bias, out, message) in [
+        (7, 4, 8, "linear: x [tokens, cols] is 7, expected 6"),
+        (6, 4, 9, "linear: out [tokens, rows] is 9, expected 8"),
+        (6, 5, 8, "linear: bias [rows] is 5, expected 4"),
+    ] {
+        let error = simd::linear(&vec![0.0; x], weights.matrix(), Some(&vec![0.0; bias]), &mut vec![0.0; out]);
+        assert_eq!(error.unwrap_err().to_string(), message);
     }
 }

@@ -6,11 +6,13 @@
 //! becomes a unit of its own, and the states are merged afterwards in the contract's order. The state of one split is what
 //! merging that split into the initial state gives, exactly, so both ways have the same bits.
 
-use super::group::{Strided, Vector, group_sums};
-use super::lanes::{LANES, Lanes, Level, Task};
-use super::parallel::{Disjoint, for_each, pieces_of_rows};
-use crate::contract::{self, GROUP, SPLIT};
-use crate::{AttentionForm, KernelError, KvFormat, KvLayout, check};
+mod pass;
+
+use self::pass::Pass;
+use super::lanes::Level;
+use super::parallel::{Disjoint, for_each, pieces};
+use crate::contract::{self, SPLIT};
+use crate::{AttentionForm, KernelError, KvLayout, check};
 use std::ops::Range;
 
 /// Query rows that share one pass over a split, at most (more where one token alone has more).
@@ -40,7 +42,7 @@ pub fn attention(
     let units = job.units();
     let splits = form.first_visible(first_position) / SPLIT..(first_position + tokens).div_ceil(SPLIT);
     let work = layout.head_dim * 2 * (splits.len() * SPLIT).min(first_position + tokens) * tokens * heads;
-    let shared = pieces_of_rows(2, work / 2) == 1;
+    let shared = pieces(2, work / 2) == 1;
     if shared && units.len() < rayon::current_num_threads() && splits.len() > 1 {
         job.by_split(&units, splits, out);
     } else {
@@ -216,206 +218,4 @@ impl Job<'_> {
             }
         });
     }
-}
-
-/// One unit's rows over one split.
-struct Pass<'s, 'a> {
-    job: &'s Job<'a>,
-    unit: &'s Unit,
-    split: usize,
-    /// Of the unit's rows.
-    states: &'s mut [State],
-    /// Weighted values: row r of the unit is at `base + row_at(r)`.
-    values: &'s Disjoint<'s, f32>,
-    base: usize,
-}
-
-/// Scores of `T` rows, then their exponentials.
-#[repr(align(64))]
-struct Scores<const T: usize>([[f32; SPLIT]; T]);
-
-impl Task for Pass<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        match self.job.layout.format {
-            KvFormat::F32 => self.stored::<L, { 4 * LANES }>(lanes),
-            KvFormat::Bf16 => self.stored::<L, { 2 * LANES }>(lanes),
-        }
-    }
-}
-
-impl Pass<'_, '_> {
-    /// With vectors of `N` bytes.
-    #[inline(always)]
-    fn stored<L: Lanes, const N: usize>(mut self, lanes: L)
-    where
-        [u8; N]: Vector,
-    {
-        let layout = &self.job.layout;
-        let vectors = layout.block_len() / LANES;
-        let block = (self.split * layout.kv_heads + self.unit.kv_head) * vectors;
-        let (keys, values) =
-            self.job.cache.as_chunks::<N>().0[block..block + vectors].split_at(SPLIT / LANES * layout.head_dim);
-        let rows = self.states.len();
-        let mut row = 0;
-        if L::WIDE {
-            while rows - row >= 8 {
-                self.rows::<L, _, 8, 2>(lanes, row, keys, values);
-                row += 8;
-            }
-            if rows - row >= 4 {
-                self.rows::<L, _, 4, 2>(lanes, row, keys, values);
-                row += 4;
-            }
-        }
-        while rows - row >= 2 {
-            self.rows::<L, _, 2, 2>(lanes, row, keys, values);
-            row += 2;
-        }
-        if rows > row {
-            self.rows::<L, _, 1, 4>(lanes, row, keys, values);
-        }
-    }
-
-    /// `T` rows from `first`, `R` vectors at a time.
-    #[inline(always)]
-    fn rows<L: Lanes, V: Vector, const T: usize, const R: usize>(
-        &mut self,
-        lanes: L,
-        first: usize,
-        keys: &[V],
-        values: &[V],
-    ) {
-        let job = self.job;
-        let dim = job.layout.head_dim;
-        let (mut qs, mut lens, mut starts): ([&[f32]; T], _, _) = ([&[]; T], [0; T], [0; T]);
-        for t in 0..T {
-            let at = job.row_at(self.unit, first + t);
-            qs[t] = &job.q[at..at + dim];
-            let position = job.first_position + self.unit.first + (first + t) / job.group();
-            let seen = job.seen(self.split, position);
-            (starts[t], lens[t]) = (seen.start, seen.end);
-        }
-        let mut p = Scores([[0.0; SPLIT]; T]);
-        let longest = lens.into_iter().fold(0, usize::max);
-        let earliest = starts.into_iter().fold(SPLIT, usize::min) / (R * LANES) * R;
-        for tile in (earliest..longest.div_ceil(LANES)).step_by(R) {
-            self.scores::<L, V, T, R>(lanes, tile, keys, &qs, &mut p);
-        }
-        let mut factors = [(0.0, 0.0); T];
-        for t in 0..T {
-            // What is not seen weighs exactly nothing.
-            p.0[t][..starts[t]].fill(f32::NEG_INFINITY);
-            if starts[t] == lens[t] {
-                (factors[t], lens[t]) = ((1.0, 0.0), 0);
-                continue;
-            }
-            let (m, l) = exponentials(lanes, &mut p.0[t], lens[t]);
-            factors[t] = self.states[first + t].merge(m, l);
-        }
-        let tiles = dim.div_ceil(LANES);
-        let whole = tiles / R * R;
-        for tile in (0..whole).step_by(R) {
-            self.weigh::<L, V, T, R>(lanes, (first, tile), values, &p, lens, &factors);
-        }
-        for tile in whole..tiles {
-            self.weigh::<L, V, T, 1>(lanes, (first, tile), values, &p, lens, &factors);
-        }
-    }
-
-    /// `s = dot(q, k) * scale` for `R` tiles of sixteen positions.
-    #[inline(always)]
-    fn scores<L: Lanes, V: Vector, const T: usize, const R: usize>(
-        &self,
-        lanes: L,
-        tile: usize,
-        keys: &[V],
-        qs: &[&[f32]; T],
-        p: &mut Scores<T>,
-    ) {
-        let dim = self.job.layout.head_dim;
-        let mut totals = [[lanes.splat(0.0); R]; T];
-        for start in (0..dim).step_by(GROUP) {
-            let len = GROUP.min(dim - start);
-            let mut vectors: [&[V]; R] = [&[]; R];
-            for (r, vectors) in vectors.iter_mut().enumerate() {
-                *vectors = &keys[(tile + r) * dim + start..][..len];
-            }
-            let xs = qs.map(|q| &q[start..start + len]);
-            // SAFETY: `len` keys and `len` elements of each query.
-            let sums = unsafe { group_sums::<L, _, R, T, 1>(lanes, Strided { vectors, stride: 1 }, xs, [len; T]) };
-            for t in 0..T {
-                for r in 0..R {
-                    totals[t][r] = lanes.add(totals[t][r], sums[t][r]);
-                }
-            }
-        }
-        let scale = lanes.splat(self.job.form.scale);
-        for t in 0..T {
-            for r in 0..R {
-                let at = (tile + r) * LANES;
-                lanes.store_part(lanes.mul(totals[t][r], scale), &mut p.0[t][at..at + LANES]);
-            }
-        }
-    }
-
-    /// `o = dot(p, v)` for `R` tiles of sixteen dimensions, merged into the rows' values.
-    #[inline(always)]
-    fn weigh<L: Lanes, V: Vector, const T: usize, const R: usize>(
-        &self,
-        lanes: L,
-        (first, tile): (usize, usize),
-        values: &[V],
-        p: &Scores<T>,
-        lens: [usize; T],
-        factors: &[(f32, f32); T],
-    ) {
-        let layout = &self.job.layout;
-        let mut vectors: [&[V]; R] = [&[]; R];
-        for (r, vectors) in vectors.iter_mut().enumerate() {
-            *vectors = &values[tile + r..];
-        }
-        let mut xs: [&[f32]; T] = [&[]; T];
-        for (x, p) in xs.iter_mut().zip(&p.0) {
-            *x = p;
-        }
-        let weights = Strided { vectors, stride: layout.value_width() / LANES };
-        // SAFETY: a split has 128 rows of values, and 128 exponentials a row.
-        let sums = unsafe { group_sums::<L, _, R, T, 1>(lanes, weights, xs, lens) };
-        for t in 0..T {
-            let (a, b) = (lanes.splat(factors[t].0), lanes.splat(factors[t].1));
-            for r in 0..R {
-                let dim = (tile + r) * LANES;
-                let at = self.base + self.job.row_at(self.unit, first + t) + dim;
-                // SAFETY: these rows' values belong to this unit, and no other part of them is alive here.
-                let o = unsafe { self.values.part(at, LANES.min(layout.head_dim - dim)) };
-                let value = lanes.add(lanes.splat(0.0), sums[t][r]);
-                lanes.store_part(lanes.fma(value, b, lanes.mul(lanes.load_part(o), a)), o);
-            }
-        }
-    }
-}
-
-/// `m = max s`, `s = exp(s - m)` and `l = sum(s)` over the first `len` of one row's scores.
-#[inline(always)]
-fn exponentials<L: Lanes>(lanes: L, s: &mut [f32; SPLIT], len: usize) -> (f32, f32) {
-    let (blocks, _) = s.as_chunks_mut::<LANES>();
-    let mut max = lanes.splat(f32::NEG_INFINITY);
-    for block in &blocks[..len / LANES] {
-        max = lanes.larger(max, lanes.load(block));
-    }
-    let mut m = f32::NEG_INFINITY;
-    let mut last = [0.0; LANES];
-    lanes.store(max, &mut last);
-    let rest = blocks.get(len / LANES).map_or(&[][..], |block| &block[..len % LANES]);
-    for &x in last.iter().chain(rest) {
-        m = if x > m { x } else { m };
-    }
-    for block in &mut blocks[..len.div_ceil(LANES)] {
-        let value = lanes.exp(lanes.sub(lanes.load(block), lanes.splat(m)));
-        lanes.store(value, block);
-    }
-    (m, 0.0 + contract::group(0..len, |acc, j| acc + s[j]))
 }

@@ -4,7 +4,10 @@
 //! group of weights to f32 once and uses it for all of them; with one or two the weights are decoded on the way into
 //! the FMAs.
 
-use super::group::{Panels, Strided, fill_bf16, fill_int4, group_sums, int4_sums};
+mod tiles;
+
+use self::tiles::{Bf16Tiles, Int4Tiles, MixedTiles, Panel, Tiles};
+use super::group::{Panels, group_sums};
 use super::lanes::{Block, LANES, Lanes, Level, Task};
 use super::parallel::{Disjoint, for_each};
 use crate::contract::GROUP;
@@ -97,7 +100,7 @@ impl<'a, W: Fn(usize) -> Option<[Projection<'a>; 2]> + Sync> Product<'a, W> {
 
 /// Memory of one thread for the task that it works on.
 struct Scratch {
-    panels: [[Block; GROUP]; 2],
+    panels: [Panel; 2],
     totals: [[Block; 2]; CHUNK],
 }
 
@@ -295,145 +298,10 @@ impl<'a, W: Fn(usize) -> Option<[Projection<'a>; 2]>> Part<'_, 'a, W> {
 }
 
 #[inline(always)]
-fn panels<const R: usize>(panels: &[[Block; GROUP]; 2]) -> Panels<'_, R> {
+fn panels<const R: usize>(panels: &[Panel; 2]) -> Panels<'_, R> {
     let mut refs = [&panels[0]; R];
     for (index, panel) in panels.iter().enumerate().take(R) {
         refs[index] = panel;
     }
     Panels(refs)
-}
-
-/// The `R` tiles of a task, by format.
-trait Tiles<L: Lanes, const R: usize>: Copy {
-    /// Converts one group to f32, without the scale.
-    fn fill(self, lanes: L, group: usize, panels: &mut [[Block; GROUP]; 2]);
-    /// Sums of a group of `T` inputs without converting it first; `None` where this does not do it.
-    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]>;
-    /// Adds a group's sums to the totals, with the scale where there is one.
-    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]);
-}
-
-#[derive(Clone, Copy)]
-struct Bf16Tiles<'a, const R: usize>([(Matrix<'a>, usize); R]);
-
-#[derive(Clone, Copy)]
-struct Int4Tiles<'a, const R: usize>([(Matrix<'a>, usize); R]);
-
-#[derive(Clone, Copy)]
-struct MixedTiles<'a, const R: usize>([(Matrix<'a>, usize); R]);
-
-#[inline(always)]
-fn add_plain<L: Lanes>(lanes: L, sum: L::F, total: &mut L::F) {
-    *total = lanes.add(*total, sum);
-}
-
-#[inline(always)]
-fn add_scaled<L: Lanes>(lanes: L, (matrix, tile): &(Matrix<'_>, usize), group: usize, sum: L::F, total: &mut L::F) {
-    let scale = lanes.load_bf16(matrix.int4_scales(*tile, group));
-    *total = lanes.fma(scale, sum, *total);
-}
-
-#[inline(always)]
-fn bf16_group<'a>((matrix, tile): &(Matrix<'a>, usize), group: usize) -> &'a [[u8; 2 * LANES]] {
-    matrix.bf16_cols(*tile, group * GROUP..((group + 1) * GROUP).min(matrix.cols()))
-}
-
-impl<L: Lanes, const R: usize> Tiles<L, R> for Bf16Tiles<'_, R> {
-    #[inline(always)]
-    fn fill(self, lanes: L, group: usize, panels: &mut [[Block; GROUP]; 2]) {
-        for (tile, panel) in self.0.iter().zip(panels) {
-            fill_bf16(lanes, bf16_group(tile, group), panel);
-        }
-    }
-
-    #[inline(always)]
-    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
-        let mut vectors: [&[[u8; 2 * LANES]]; R] = [&[]; R];
-        for (cols, tile) in vectors.iter_mut().zip(&self.0) {
-            *cols = bf16_group(tile, group);
-        }
-        let lens = xs.map(<[f32]>::len);
-        let weights = Strided { vectors, stride: 1 };
-        // SAFETY: a group's columns and each x have the same length, that of the group.
-        Some(unsafe {
-            if L::WIDE {
-                group_sums::<L, _, R, T, 4>(lanes, weights, xs, lens)
-            } else {
-                group_sums::<L, _, R, T, 2>(lanes, weights, xs, lens)
-            }
-        })
-    }
-
-    #[inline(always)]
-    fn add<const T: usize>(self, lanes: L, _: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
-        for t in 0..T {
-            for r in 0..R {
-                add_plain(lanes, sums[t][r], &mut totals[t][r]);
-            }
-        }
-    }
-}
-
-impl<L: Lanes, const R: usize> Tiles<L, R> for Int4Tiles<'_, R> {
-    #[inline(always)]
-    fn fill(self, lanes: L, group: usize, panels: &mut [[Block; GROUP]; 2]) {
-        for ((matrix, tile), panel) in self.0.iter().zip(panels) {
-            fill_int4(lanes, matrix.int4_group(*tile, group), panel);
-        }
-    }
-
-    #[inline(always)]
-    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
-        static NOTHING: [f32; GROUP] = [0.0; GROUP];
-        let mut full = [&NOTHING; T];
-        for (full, x) in full.iter_mut().zip(xs) {
-            *full = x.try_into().ok()?;
-        }
-        let mut sums = [[lanes.splat(0.0); R]; T];
-        for (r, (matrix, tile)) in self.0.iter().enumerate() {
-            let tile_sums = int4_sums(lanes, matrix.int4_group(*tile, group), full);
-            for t in 0..T {
-                sums[t][r] = tile_sums[t];
-            }
-        }
-        Some(sums)
-    }
-
-    #[inline(always)]
-    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
-        for t in 0..T {
-            for r in 0..R {
-                add_scaled(lanes, &self.0[r], group, sums[t][r], &mut totals[t][r]);
-            }
-        }
-    }
-}
-
-impl<L: Lanes, const R: usize> Tiles<L, R> for MixedTiles<'_, R> {
-    #[inline(always)]
-    fn fill(self, lanes: L, group: usize, panels: &mut [[Block; GROUP]; 2]) {
-        for ((matrix, tile), panel) in self.0.iter().zip(panels) {
-            match matrix.format() {
-                MatrixFormat::Bf16 => fill_bf16(lanes, bf16_group(&(*matrix, *tile), group), panel),
-                MatrixFormat::Int4 => fill_int4(lanes, matrix.int4_group(*tile, group), panel),
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn direct<const T: usize>(self, _: L, _: usize, _: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
-        None
-    }
-
-    #[inline(always)]
-    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
-        for t in 0..T {
-            for r in 0..R {
-                match self.0[r].0.format() {
-                    MatrixFormat::Bf16 => add_plain(lanes, sums[t][r], &mut totals[t][r]),
-                    MatrixFormat::Int4 => add_scaled(lanes, &self.0[r], group, sums[t][r], &mut totals[t][r]),
-                }
-            }
-        }
-    }
 }
