@@ -1,12 +1,16 @@
 use super::lanes::Level;
 use super::product::{Finish, Product, Segment};
-use crate::{KernelError, Matrix, Projection, check};
+use crate::{KernelError, Matrix, Projection, check, twin};
 
 /// [`crate::twin::linear`], fast.
 ///
 /// # Errors
 /// As the twin.
 pub fn linear(x: &[f32], w: Matrix<'_>, bias: Option<&[f32]>, out: &mut [f32]) -> Result<(), KernelError> {
+    let level = Level::current();
+    if level == Level::Portable {
+        return twin::linear(x, w, bias, out);
+    }
     let tokens = check::linear(x, &w, bias, out)?;
     let product = Product {
         x,
@@ -14,9 +18,9 @@ pub fn linear(x: &[f32], w: Matrix<'_>, bias: Option<&[f32]>, out: &mut [f32]) -
         cols: w.cols(),
         rows: w.rows(),
         segments: Segment::dense(tokens),
-        weights: |_| Some([Projection { weight: w, bias }; 2]),
+        weights: &|_| Some([Projection { weight: w, bias }; 2]),
         finish: Finish::Plain,
     };
-    product.run(Level::current(), out);
+    product.run(level, out);
     Ok(())
 }

@@ -12,7 +12,7 @@ use self::pass::Pass;
 use super::lanes::Level;
 use super::parallel::{Disjoint, for_each, pieces};
 use crate::contract::{self, SPLIT};
-use crate::{AttentionForm, KernelError, KvLayout, check};
+use crate::{AttentionForm, KernelError, KvLayout, check, twin};
 use std::ops::Range;
 
 /// Query rows that share one pass over a split, at most (more where one token alone has more).
@@ -34,11 +34,15 @@ pub fn attention(
     form: AttentionForm<'_>,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
+    let level = Level::current();
+    if level == Level::Portable {
+        return twin::attention(q, heads, first_position, layout, cache, form, out);
+    }
     let tokens = check::attention(q, heads, first_position, &layout, cache, &form, out)?;
     if tokens == 0 {
         return Ok(());
     }
-    let job = Job { q, heads, first_position, tokens, layout, cache, form, level: Level::current() };
+    let job = Job { q, heads, first_position, tokens, layout, cache, form, level };
     let units = job.units();
     let splits = form.first_visible(first_position) / SPLIT..(first_position + tokens).div_ceil(SPLIT);
     let work = layout.head_dim * 2 * (splits.len() * SPLIT).min(first_position + tokens) * tokens * heads;
@@ -153,7 +157,7 @@ impl Job<'_> {
             let rows = unit.tokens * self.group();
             let mut states: Vec<State> = (0..rows).map(|row| self.start(self.head(unit, row))).collect();
             for split in self.splits(unit) {
-                self.level.run(Pass { job: self, unit, split, states: &mut states, values: &values, base: 0 });
+                self.level.run_vector(Pass { job: self, unit, split, states: &mut states, values: &values, base: 0 });
             }
             for (row, state) in states.iter().enumerate() {
                 // SAFETY: a row of the output belongs to one unit, and no other part of it is alive here.
@@ -209,7 +213,7 @@ impl Job<'_> {
             }
             let mut own = vec![State::START; unit.tokens * self.group()];
             let base = index * rows * self.layout.head_dim;
-            self.level.run(Pass { job: self, unit, split, states: &mut own, values: &values, base });
+            self.level.run_vector(Pass { job: self, unit, split, states: &mut own, values: &values, base });
             for (row, state) in own.into_iter().enumerate() {
                 let at = index * rows + self.row_at(unit, row) / self.layout.head_dim;
                 // SAFETY: one task has this split of this row.

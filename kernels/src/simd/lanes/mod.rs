@@ -91,6 +91,19 @@ impl Level {
         f()
     }
 
+    /// Runs a task compiled for this level, on a processor that has vectors. The families with the most code go through
+    /// here and leave [`Level::Portable`] to their twins: sixteen lanes without vectors are slow anyway, and dear to compile.
+    #[inline]
+    pub(crate) fn run_vector<T: Task>(self, task: T) -> Option<T::Output> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => avx512::Avx512::detect().map(|lanes| avx512::run(lanes, task)),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => avx2::Avx2::detect().map(|lanes| avx2::run(lanes, task)),
+            _ => None,
+        }
+    }
+
     /// Runs a task compiled for this level.
     #[inline]
     pub(crate) fn run<T: Task>(self, task: T) -> T::Output {

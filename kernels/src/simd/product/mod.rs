@@ -67,7 +67,7 @@ pub(super) enum Finish {
 }
 
 /// A product of every segment's inputs with its weights.
-pub(super) struct Product<'a, W> {
+pub(super) struct Product<'a> {
     /// `[rows, cols]`; slot s reads row `s / slots_per_row`.
     pub(super) x: &'a [f32],
     pub(super) slots_per_row: usize,
@@ -76,11 +76,12 @@ pub(super) struct Product<'a, W> {
     pub(super) rows: usize,
     pub(super) segments: Vec<Segment<'a>>,
     /// The projections of weights `w`: one twice, or gate and up. `None` only where no segment has slots for `w`.
-    pub(super) weights: W,
+    /// Behind a pointer: the task is compiled once for each level, not once for each family too.
+    pub(super) weights: &'a (dyn Fn(usize) -> Option<[Projection<'a>; 2]> + Sync),
     pub(super) finish: Finish,
 }
 
-impl<'a, W: Fn(usize) -> Option<[Projection<'a>; 2]> + Sync> Product<'a, W> {
+impl Product<'_> {
     /// Runs it into `out`, `[slots, rows]`.
     pub(super) fn run(&self, level: Level, out: &mut [f32]) {
         let out = Disjoint::new(out);
@@ -92,7 +93,14 @@ impl<'a, W: Fn(usize) -> Option<[Projection<'a>; 2]> + Sync> Product<'a, W> {
         for_each(tasks, work, |task| {
             let segment = &self.segments[task / parts];
             SCRATCH.with_borrow_mut(|scratch| {
-                level.run(Part { product: self, segment, part: task % parts, biases: [None; 2], out: &out, scratch });
+                level.run_vector(Part {
+                    product: self,
+                    segment,
+                    part: task % parts,
+                    biases: [None; 2],
+                    out: &out,
+                    scratch,
+                });
             });
         });
     }
@@ -112,8 +120,8 @@ thread_local! {
 }
 
 /// One task: a segment by one tile of gate and up, or by a pair of neighbouring tiles.
-struct Part<'s, 'a, W> {
-    product: &'s Product<'a, W>,
+struct Part<'s, 'a> {
+    product: &'s Product<'a>,
     segment: &'s Segment<'a>,
     part: usize,
     /// Of the tiles; what a tile has no bias for is left alone.
@@ -122,7 +130,7 @@ struct Part<'s, 'a, W> {
     scratch: &'s mut Scratch,
 }
 
-impl<'a, W: Fn(usize) -> Option<[Projection<'a>; 2]>> Task for Part<'_, 'a, W> {
+impl Task for Part<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -143,7 +151,7 @@ impl<'a, W: Fn(usize) -> Option<[Projection<'a>; 2]>> Task for Part<'_, 'a, W> {
     }
 }
 
-impl<'a, W: Fn(usize) -> Option<[Projection<'a>; 2]>> Part<'_, 'a, W> {
+impl<'a> Part<'_, 'a> {
     #[inline(always)]
     fn format<L: Lanes, const R: usize>(&mut self, lanes: L, tiles: [(Matrix<'a>, usize); R]) {
         // Gate and up may differ in format; such a pair has its weights converted first.
