@@ -254,15 +254,15 @@ impl<D: Device> Engine<D> {
             let pass = self.pass(index, &spec, &memory.workspace, x, self.position + chunk.start);
             pass.attention(&mut self.device)?;
             match (&spec.layers[index].ffn, &pass.weights.ffn, &self.plan.bank) {
-                (FfnSpec::Moe(moe), FfnWeights::Moe { router }, Some(bank)) => {
+                (FfnSpec::Moe(moe), FfnWeights::Moe(weights), Some(bank)) => {
                     let bank: BankMap = *bank;
-                    pass.route(&mut self.device, moe, router)?;
+                    pass.route(&mut self.device, moe, weights)?;
                     self.observe(group.first_moe + moe_layers, pass.routes(moe)?)?;
-                    pass.experts(&mut self.device, moe, &bank, &group.tables[moe_layers])?;
+                    pass.experts(&mut self.device, moe, weights, &bank, &group.tables[moe_layers])?;
                     moe_layers += 1;
                 }
                 (_, FfnWeights::Dense(mlp), _) => pass.dense(&mut self.device, mlp)?,
-                (_, FfnWeights::Moe { .. }, _) => {}
+                (_, FfnWeights::Moe(_), _) => {}
             }
         }
         Ok(())
