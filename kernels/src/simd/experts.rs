@@ -1,7 +1,7 @@
 use super::lanes::{LANES, Lanes, Level, Task};
 use super::parallel::for_each_rows;
 use super::product::{Finish, Product, Segment};
-use crate::{Activation, GateUp, KernelError, Projection, check, twin};
+use crate::{Activation, GateUp, KernelError, Projection, check};
 
 /// [`crate::twin::grouped_gate_up`], fast.
 ///
@@ -16,16 +16,12 @@ pub fn grouped_gate_up(
     activation: Activation,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
-    let level = Level::current();
-    if level == Level::Portable {
-        return twin::grouped_gate_up(x, top_k, order, offsets, experts, activation, out);
-    }
     let sizes = check::grouped_gate_up(x, top_k, order, offsets, experts, out)?;
     let weights = &|expert: usize| experts[expert].map(|e| [e.gate, e.up]);
     let segments = Segment::routed(order, offsets);
     let (cols, rows) = (sizes.cols, sizes.rows);
     let finish = Finish::Gated(activation);
-    Product { x, slots_per_row: top_k, cols, rows, segments, weights, finish }.run(level, out);
+    Product { x, slots_per_row: top_k, cols, rows, segments, weights, finish }.run(Level::current(), out);
     Ok(())
 }
 
@@ -40,15 +36,12 @@ pub fn grouped_down(
     experts: &[Option<Projection<'_>>],
     out: &mut [f32],
 ) -> Result<(), KernelError> {
-    let level = Level::current();
-    if level == Level::Portable {
-        return twin::grouped_down(act, order, offsets, experts, out);
-    }
     let sizes = check::grouped_down(act, order, offsets, experts, out)?;
     let weights = &|expert: usize| experts[expert].map(|down| [down; 2]);
     let segments = Segment::routed(order, offsets);
     let (cols, rows) = (sizes.cols, sizes.rows);
-    Product { x: act, slots_per_row: 1, cols, rows, segments, weights, finish: Finish::Plain }.run(level, out);
+    Product { x: act, slots_per_row: 1, cols, rows, segments, weights, finish: Finish::Plain }
+        .run(Level::current(), out);
     Ok(())
 }
 

@@ -3,40 +3,46 @@
 //! A lane is an output, so no lane ever meets another; the chains of the contract run down `k`, one element of the
 //! input broadcast at a time. How many chains are in flight changes nothing but speed.
 
-use super::lanes::{Block, LANES, Lanes};
+use super::lanes::{Block, LANES, Lanes, Task};
 use crate::contract::{GROUP, RUN, RUNS};
 use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES};
+use std::ops::Range;
 
-/// Where a group's weights come from: vector `r` of sixteen outputs at element `k`.
-pub(super) trait Weights<L: Lanes, const R: usize>: Copy {
-    /// Reads one vector.
-    fn at(self, lanes: L, r: usize, k: usize) -> L::F;
+/// Where a group's weights come from: `R` vectors of sixteen outputs for each element `k`.
+pub(super) trait Weights<const R: usize>: Copy {
+    /// Vector `r` at element `k`.
+    ///
+    /// # Safety
+    /// `r < R`, and `k` is below the number of elements that whoever made the value has vouched for.
+    unsafe fn at<L: Lanes>(self, lanes: L, r: usize, k: usize) -> L::F;
 }
 
 /// Weights already in f32: `R` panels of one block an element.
 #[derive(Clone, Copy)]
 pub(super) struct Panels<'a, const R: usize>(pub(super) [&'a [Block; GROUP]; R]);
 
-impl<L: Lanes, const R: usize> Weights<L, R> for Panels<'_, R> {
+impl<const R: usize> Weights<R> for Panels<'_, R> {
     #[inline(always)]
-    fn at(self, lanes: L, r: usize, k: usize) -> L::F {
-        lanes.load(&self.0[r][k & (GROUP - 1)].0)
+    unsafe fn at<L: Lanes>(self, lanes: L, r: usize, k: usize) -> L::F {
+        debug_assert!(k < GROUP);
+        // SAFETY: the caller's; a panel vouches for 128 elements.
+        lanes.load(&unsafe { self.0[r].get_unchecked(k) }.0)
     }
 }
 
 /// Vectors of sixteen f32 or BF16 elements, as little-endian bytes, `stride` vectors from one `k` to the next.
 #[derive(Clone, Copy)]
 pub(super) struct Strided<'a, const R: usize, V> {
-    /// For each of the `R` vectors, all that is read; the first is at `k = 0`.
+    /// For each of the `R` vectors, all that is read; the first is at `k = 0`. Vouches for `len / stride` elements.
     pub(super) vectors: [&'a [V]; R],
     pub(super) stride: usize,
 }
 
-impl<L: Lanes, const R: usize, V: Vector> Weights<L, R> for Strided<'_, R, V> {
+impl<const R: usize, V: Vector> Weights<R> for Strided<'_, R, V> {
     #[inline(always)]
-    fn at(self, lanes: L, r: usize, k: usize) -> L::F {
+    unsafe fn at<L: Lanes>(self, lanes: L, r: usize, k: usize) -> L::F {
         debug_assert!(k * self.stride < self.vectors[r].len());
-        // SAFETY: `group_sums` asks for what its caller has said can be read.
+        // SAFETY: the caller's.
         unsafe { self.vectors[r].get_unchecked(k * self.stride) }.load(lanes)
     }
 }
@@ -64,19 +70,35 @@ impl Vector for [u8; 4 * LANES] {
 /// runs side by side.
 ///
 /// # Safety
-/// `xs[t]` has at least `lens[t]` elements, and `weights` can be read at every `k` below the largest of `lens`.
+/// `xs[t]` has at least `lens[t]` elements, and `weights` vouches for as many as the largest of `lens`.
 #[inline(always)]
-pub(super) unsafe fn group_sums<L: Lanes, W: Weights<L, R>, const R: usize, const T: usize, const C: usize>(
+pub(super) unsafe fn group_sums<L: Lanes, W: Weights<R>, const R: usize, const T: usize, const C: usize>(
     lanes: L,
     weights: W,
     xs: [&[f32]; T],
     lens: [usize; T],
 ) -> [[L::F; R]; T] {
+    // SAFETY: as the caller promises.
+    unsafe { group_part_sums::<L, W, R, T, C>(lanes, weights, xs, [0; T], lens) }
+}
+
+/// [`group_sums`] of which only elements `starts[t]..ends[t]` of `xs[t]` take part.
+///
+/// # Safety
+/// As there, with `ends` for `lens`.
+#[inline(always)]
+unsafe fn group_part_sums<L: Lanes, W: Weights<R>, const R: usize, const T: usize, const C: usize>(
+    lanes: L,
+    weights: W,
+    xs: [&[f32]; T],
+    starts: [usize; T],
+    ends: [usize; T],
+) -> [[L::F; R]; T] {
     const { assert!(RUNS.is_multiple_of(C)) }
-    debug_assert!(xs.iter().zip(lens).all(|(x, len)| len <= GROUP && x.len() >= len));
+    debug_assert!(xs.iter().zip(ends).all(|(x, end)| end <= GROUP && x.len() >= end));
     let zero = lanes.splat(0.0);
     let mut runs = [[[zero; R]; T]; RUNS];
-    if lens == [GROUP; T] {
+    if starts == [0; T] && ends == [GROUP; T] {
         for (part, sums) in runs.chunks_exact_mut(C).enumerate() {
             let mut acc = [[[zero; R]; T]; C];
             for step in 0..RUN {
@@ -89,20 +111,30 @@ pub(super) unsafe fn group_sums<L: Lanes, W: Weights<L, R>, const R: usize, cons
             sums.copy_from_slice(&acc);
         }
     } else {
-        let common = lens.into_iter().fold(GROUP, usize::min);
+        // What all have in common is done together; each does by itself what it has before and behind that.
+        let last = ends.into_iter().fold(GROUP, usize::min);
+        let first = starts.into_iter().fold(0, usize::max).min(last);
+        let alone = |acc: &mut [[L::F; R]; T], t: usize, range: Range<usize>| {
+            for k in range {
+                for r in 0..R {
+                    // SAFETY: `k < ends[t]` wherever this is called.
+                    let w = unsafe { weights.at(lanes, r, k) };
+                    acc[t][r] = lanes.fma(w, lanes.splat(xs[t][k]), acc[t][r]);
+                }
+            }
+        };
         for (run, sums) in runs.iter_mut().enumerate() {
             let (start, end) = (run * RUN, (run + 1) * RUN);
             let mut acc = [[zero; R]; T];
-            for k in start..common.min(end) {
-                // SAFETY: `k` is below every length.
+            for t in 0..T {
+                alone(&mut acc, t, start.max(starts[t])..first.min(end));
+            }
+            for k in start.max(first)..last.min(end) {
+                // SAFETY: `k` is below every end.
                 unsafe { advance(lanes, weights, &xs, k, &mut acc) };
             }
             for t in 0..T {
-                for k in start.max(common)..lens[t].min(end) {
-                    for r in 0..R {
-                        acc[t][r] = lanes.fma(weights.at(lanes, r, k), lanes.splat(xs[t][k]), acc[t][r]);
-                    }
-                }
+                alone(&mut acc, t, start.max(last).max(starts[t])..ends[t].min(end));
             }
             *sums = acc;
         }
@@ -110,12 +142,99 @@ pub(super) unsafe fn group_sums<L: Lanes, W: Weights<L, R>, const R: usize, cons
     combine_runs(lanes, &runs)
 }
 
+/// [`group_sums`] as a function of its own: inlined everywhere, the larger shapes would take minutes to compile.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(super) unsafe fn group_sums_apart<L: Lanes, W: Weights<R>, const R: usize, const T: usize, const C: usize>(
+    lanes: L,
+    weights: W,
+    xs: [&[f32]; T],
+    lens: [usize; T],
+) -> [[L::F; R]; T] {
+    let mut stored = [[Block::ZERO; R]; T];
+    lanes.call(Sums::<W, R, T, C> { weights, xs, lens, out: &mut stored });
+    let mut sums = [[lanes.splat(0.0); R]; T];
+    for t in 0..T {
+        for r in 0..R {
+            sums[t][r] = lanes.load(&stored[t][r].0);
+        }
+    }
+    sums
+}
+
+/// Only [`group_sums_apart`] makes one, so what it demands of its operands holds.
+struct Sums<'x, W, const R: usize, const T: usize, const C: usize> {
+    weights: W,
+    xs: [&'x [f32]; T],
+    lens: [usize; T],
+    out: &'x mut [[Block; R]; T],
+}
+
+impl<W: Weights<R>, const R: usize, const T: usize, const C: usize> Task for Sums<'_, W, R, T, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        // SAFETY: as the caller of `group_sums_apart` has promised.
+        let sums = unsafe { group_sums::<L, W, R, T, C>(lanes, self.weights, self.xs, self.lens) };
+        for t in 0..T {
+            for r in 0..R {
+                lanes.store(sums[t][r], &mut self.out[t][r].0);
+            }
+        }
+    }
+}
+
+/// [`group_sums_apart`] of which only elements `starts[t]..ends[t]` of `xs[t]` take part.
+///
+/// # Safety
+/// As there, with `ends` for `lens`.
+#[inline(always)]
+pub(super) unsafe fn group_part_sums_apart<L: Lanes, W: Weights<R>, const R: usize, const T: usize, const C: usize>(
+    lanes: L,
+    weights: W,
+    xs: [&[f32]; T],
+    starts: [usize; T],
+    ends: [usize; T],
+) -> [[L::F; R]; T] {
+    let mut stored = [[Block::ZERO; R]; T];
+    lanes.call(PartSums::<W, R, T, C> { weights, xs, starts, ends, out: &mut stored });
+    stored.map(|row| row.map(|block| lanes.load(&block.0)))
+}
+
+/// Only [`group_part_sums_apart`] makes one, so what it demands of its operands holds.
+struct PartSums<'x, W, const R: usize, const T: usize, const C: usize> {
+    weights: W,
+    xs: [&'x [f32]; T],
+    starts: [usize; T],
+    ends: [usize; T],
+    out: &'x mut [[Block; R]; T],
+}
+
+impl<W: Weights<R>, const R: usize, const T: usize, const C: usize> Task for PartSums<'_, W, R, T, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        // SAFETY: as the caller of `group_part_sums_apart` has promised.
+        let sums =
+            unsafe { group_part_sums::<L, W, R, T, C>(lanes, self.weights, self.xs, self.starts, self.ends) };
+        for t in 0..T {
+            for r in 0..R {
+                lanes.store(sums[t][r], &mut self.out[t][r].0);
+            }
+        }
+    }
+}
+
 /// One step of every chain: `acc[t][r] = fma(w[r][k], x[t][k], acc[t][r])`.
 ///
 /// # Safety
 /// As [`group_sums`], with `k` below every length.
 #[inline(always)]
-unsafe fn advance<L: Lanes, W: Weights<L, R>, const R: usize, const T: usize>(
+unsafe fn advance<L: Lanes, W: Weights<R>, const R: usize, const T: usize>(
     lanes: L,
     weights: W,
     xs: &[&[f32]; T],
@@ -124,7 +243,8 @@ unsafe fn advance<L: Lanes, W: Weights<L, R>, const R: usize, const T: usize>(
 ) {
     let mut w = [lanes.splat(0.0); R];
     for (r, w) in w.iter_mut().enumerate() {
-        *w = weights.at(lanes, r, k);
+        // SAFETY: `k` is below every length.
+        *w = unsafe { weights.at(lanes, r, k) };
     }
     for t in 0..T {
         // SAFETY: `k` is below the length of every x.
@@ -181,21 +301,39 @@ fn int4_eight<L: Lanes, const T: usize>(lanes: L, q: L::Q, xs: [&[f32; GROUP]; T
     }
 }
 
-/// Converts the first `cols.len()` columns of a BF16 tile to f32.
-#[inline(always)]
-pub(super) fn fill_bf16<L: Lanes>(lanes: L, cols: &[[u8; BF16_COL_BYTES]], panel: &mut [Block; GROUP]) {
-    for (col, block) in cols.iter().zip(panel.iter_mut()) {
-        lanes.store(lanes.load_bf16(col), &mut block.0);
+/// Converts the columns of a BF16 tile to f32, as many as the shorter of the two has.
+pub(super) struct FillBf16<'a> {
+    pub(super) cols: &'a [[u8; BF16_COL_BYTES]],
+    pub(super) panel: &'a mut [Block; GROUP],
+}
+
+impl Task for FillBf16<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        for (col, block) in self.cols.iter().zip(self.panel) {
+            lanes.store(lanes.load_bf16(col), &mut block.0);
+        }
     }
 }
 
 /// Converts a group of an INT4 tile to f32, unscaled.
-#[inline(always)]
-pub(super) fn fill_int4<L: Lanes>(lanes: L, group: &[[u8; INT4_RUN_BYTES]], panel: &mut [Block; GROUP]) {
-    for (run, blocks) in group.iter().zip(panel.chunks_exact_mut(RUN)) {
-        for (q, blocks) in lanes.int4_run(run).into_iter().zip(blocks.chunks_exact_mut(8)) {
-            for (column, block) in lanes.int4_columns(q).into_iter().zip(blocks) {
-                lanes.store(column, &mut block.0);
+pub(super) struct FillInt4<'a> {
+    pub(super) group: &'a [[u8; INT4_RUN_BYTES]],
+    pub(super) panel: &'a mut [Block; GROUP],
+}
+
+impl Task for FillInt4<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        for (run, blocks) in self.group.iter().zip(self.panel.chunks_exact_mut(RUN)) {
+            for (q, blocks) in lanes.int4_run(run).into_iter().zip(blocks.chunks_exact_mut(8)) {
+                for (column, block) in lanes.int4_columns(q).into_iter().zip(blocks) {
+                    lanes.store(column, &mut block.0);
+                }
             }
         }
     }

@@ -1,16 +1,12 @@
 use super::lanes::Level;
 use super::product::{Finish, Product, Segment};
-use crate::{KernelError, Matrix, Projection, check, twin};
+use crate::{KernelError, Matrix, Projection, check};
 
 /// [`crate::twin::linear`], fast.
 ///
 /// # Errors
 /// As the twin.
 pub fn linear(x: &[f32], w: Matrix<'_>, bias: Option<&[f32]>, out: &mut [f32]) -> Result<(), KernelError> {
-    let level = Level::current();
-    if level == Level::Portable {
-        return twin::linear(x, w, bias, out);
-    }
     let tokens = check::linear(x, &w, bias, out)?;
     let product = Product {
         x,
@@ -21,6 +17,6 @@ pub fn linear(x: &[f32], w: Matrix<'_>, bias: Option<&[f32]>, out: &mut [f32]) -
         weights: &|_| Some([Projection { weight: w, bias }; 2]),
         finish: Finish::Plain,
     };
-    product.run(level, out);
+    product.run(Level::current(), out);
     Ok(())
 }

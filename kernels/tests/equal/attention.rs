@@ -1,4 +1,4 @@
-use crate::common::{Random, check, same};
+use crate::common::{Random, check, same, with_threads};
 use assay_kernels::simd::Level;
 use assay_kernels::{AttentionForm, KernelError, KvFormat, KvLayout, simd, twin};
 
@@ -111,14 +111,19 @@ fn windows_and_sinks() {
     }
 }
 
-/// One token at a long context goes split by split over several threads.
+/// One token at a long context goes split by split over several threads, in rounds where there is much to merge.
 #[test]
 fn decode_at_a_long_context() {
-    for format in [KvFormat::F32, KvFormat::Bf16] {
-        for tokens in [1, 3] {
-            Case { format, heads: 4, kv_heads: 1, head_dim: 64, past: 4000, tokens }.run();
-        }
+    for threads in [1, 3, 8] {
+        with_threads(threads, || {
+            for (format, heads, kv_heads, tokens) in [(KvFormat::F32, 4, 1, 1), (KvFormat::Bf16, 6, 3, 2)] {
+                Case { format, heads, kv_heads, head_dim: 40, past: 2500, tokens }.run();
+            }
+        });
     }
+    with_threads(2, || {
+        Case { format: KvFormat::F32, heads: 130, kv_heads: 1, head_dim: 128, past: 4600, tokens: 1 }.run()
+    });
 }
 
 /// The whole prompt, token by token, and any chunks give the same bits.
@@ -137,6 +142,55 @@ fn chunks_do_not_show() {
                 simd::attention(q, whole.heads, index * chunk, whole.layout(), &cache, form, out).unwrap();
             }
             same(&format!("{format:?} chunks of {chunk}"), &expected, &found);
+        }
+    }
+}
+
+/// A later position does not exist for an earlier query, even where it would poison every sum.
+#[test]
+fn what_a_query_may_not_see_does_not_exist() {
+    for format in [KvFormat::F32, KvFormat::Bf16] {
+        let case = Case { format, heads: 4, kv_heads: 2, head_dim: 32, past: 0, tokens: 150 };
+        let (q, mut cache) = case.operands();
+        let bad = [f32::INFINITY; 64];
+        for position in [70, 140] {
+            twin::kv_append(&[1.0; 64], &bad, position, case.layout(), &mut cache).unwrap();
+        }
+        let mut expected = vec![f32::NAN; q.len()];
+        twin::attention(&q, 4, 0, case.layout(), &cache, AttentionForm::causal(0.3), &mut expected).unwrap();
+        let (before, after) = expected.split_at(70 * 4 * 32);
+        assert!(before.iter().all(|x| x.is_finite()) && after.iter().all(|x| !x.is_finite()));
+        for &level in Level::available() {
+            let mut found = vec![f32::NAN; q.len()];
+            let form = AttentionForm::causal(0.3);
+            level.force(|| simd::attention(&q, 4, 0, case.layout(), &cache, form, &mut found).unwrap());
+            same(&format!("{format:?}, {level:?}"), before, &found[..before.len()]);
+        }
+    }
+}
+
+/// What a window has left behind does not exist either.
+#[test]
+fn what_has_left_the_window_does_not_exist() {
+    let form = AttentionForm { scale: 0.3, window: Some(30), sinks: None };
+    for format in [KvFormat::F32, KvFormat::Bf16] {
+        let case = Case { format, heads: 4, kv_heads: 2, head_dim: 32, past: 0, tokens: 200 };
+        let (q, mut cache) = case.operands();
+        for position in [3, 77, 126] {
+            twin::kv_append(&[f32::NAN; 64], &[f32::INFINITY; 64], position, case.layout(), &mut cache).unwrap();
+        }
+        let mut expected = vec![f32::NAN; q.len()];
+        twin::attention(&q, 4, 0, case.layout(), &cache, form, &mut expected).unwrap();
+        for (position, row) in expected.chunks(4 * 32).enumerate() {
+            let poisoned = [3, 77, 126].iter().any(|bad| (*bad..bad + 30).contains(&position));
+            assert_eq!(row.iter().all(|x| x.is_finite()), !poisoned, "position {position}");
+        }
+        for &level in Level::available() {
+            let mut found = vec![f32::NAN; q.len()];
+            level.force(|| simd::attention(&q, 4, 0, case.layout(), &cache, form, &mut found).unwrap());
+            for (index, (e, f)) in expected.iter().zip(&found).enumerate() {
+                assert!(e.to_bits() == f.to_bits() || !e.is_finite() && !f.is_finite(), "{format:?} {level:?} {index}");
+            }
         }
     }
 }

@@ -81,3 +81,8 @@ pub(crate) fn same(what: &str, expected: &[f32], found: &[f32]) {
         assert_eq!(e.to_bits(), f.to_bits(), "{what}: element {index} is {f}, expected {e}");
     }
 }
+
+/// Runs `f` on a pool of its own: the number of threads must not show.
+pub(crate) fn with_threads(threads: usize, f: impl FnOnce() + Send) {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(f);
+}

@@ -1,4 +1,4 @@
-use crate::common::{Random, Weights, check};
+use crate::common::{Random, Weights, check, with_threads};
 use assay_kernels::layout::MatrixFormat::{self, Bf16, Int4};
 use assay_kernels::{Matrix, simd, twin};
 
@@ -38,10 +38,14 @@ fn many_tokens_in_chunks() {
 
 #[test]
 fn enough_work_for_several_threads() {
-    for format in [Bf16, Int4] {
-        case(format, 1, 1031, 512, true);
-        case(format, 2, 515, 512, false);
-        case(format, 140, 200, 160, true);
+    for threads in [1, 2, 5] {
+        with_threads(threads, || {
+            for format in [Bf16, Int4] {
+                case(format, 1, 1031, 1024, true);
+                case(format, 2, 515, 1024, false);
+                case(format, 140, 200, 160, true);
+            }
+        });
     }
 }
 

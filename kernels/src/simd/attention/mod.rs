@@ -9,10 +9,10 @@
 mod pass;
 
 use self::pass::Pass;
-use super::lanes::Level;
+use super::lanes::{LANES, Lanes, Level, Task};
 use super::parallel::{Disjoint, for_each, pieces};
 use crate::contract::{self, SPLIT};
-use crate::{AttentionForm, KernelError, KvLayout, check, twin};
+use crate::{AttentionForm, KernelError, KvLayout, check};
 use std::ops::Range;
 
 /// Query rows that share one pass over a split, at most (more where one token alone has more).
@@ -34,15 +34,11 @@ pub fn attention(
     form: AttentionForm<'_>,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
-    let level = Level::current();
-    if level == Level::Portable {
-        return twin::attention(q, heads, first_position, layout, cache, form, out);
-    }
     let tokens = check::attention(q, heads, first_position, &layout, cache, &form, out)?;
     if tokens == 0 {
         return Ok(());
     }
-    let job = Job { q, heads, first_position, tokens, layout, cache, form, level };
+    let job = Job { q, heads, first_position, tokens, layout, cache, form, level: Level::current() };
     let units = job.units();
     let splits = form.first_visible(first_position) / SPLIT..(first_position + tokens).div_ceil(SPLIT);
     let work = layout.head_dim * 2 * (splits.len() * SPLIT).min(first_position + tokens) * tokens * heads;
@@ -92,6 +88,29 @@ impl State {
         let (a, b) = (contract::exp(self.max - max), contract::exp(m - max));
         *self = Self { max, sum: l.mul_add(b, self.sum * a) };
         (a, b)
+    }
+}
+
+/// Takes the state of one split into a row's total.
+struct Merge<'a> {
+    total: &'a mut State,
+    state: State,
+    values: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Task for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let (a, b) = self.total.merge(self.state.max, self.state.sum);
+        let (a, b) = (lanes.splat(a), lanes.splat(b));
+        for start in (0..self.out.len()).step_by(LANES) {
+            let old = lanes.mul(lanes.load_part(&self.out[start..]), a);
+            let new = lanes.fma(lanes.load_part(&self.values[start..]), b, old);
+            lanes.store_part(new, &mut self.out[start..]);
+        }
     }
 }
 
@@ -157,7 +176,7 @@ impl Job<'_> {
             let rows = unit.tokens * self.group();
             let mut states: Vec<State> = (0..rows).map(|row| self.start(self.head(unit, row))).collect();
             for split in self.splits(unit) {
-                self.level.run_vector(Pass { job: self, unit, split, states: &mut states, values: &values, base: 0 });
+                self.level.run(Pass { job: self, unit, split, states: &mut states, values: &values, base: 0 });
             }
             for (row, state) in states.iter().enumerate() {
                 // SAFETY: a row of the output belongs to one unit, and no other part of it is alive here.
@@ -188,10 +207,8 @@ impl Job<'_> {
                         continue;
                     }
                     let at = index * rows + row;
-                    let (a, b) = total.merge(states[at].max, states[at].sum);
-                    for (o, &value) in out[row * dim..][..dim].iter_mut().zip(&values[at * dim..][..dim]) {
-                        *o = value.mul_add(b, *o * a);
-                    }
+                    let values = &values[at * dim..][..dim];
+                    self.level.run(Merge { total, state: states[at], values, out: &mut out[row * dim..][..dim] });
                 }
             }
         }
@@ -213,7 +230,7 @@ impl Job<'_> {
             }
             let mut own = vec![State::START; unit.tokens * self.group()];
             let base = index * rows * self.layout.head_dim;
-            self.level.run_vector(Pass { job: self, unit, split, states: &mut own, values: &values, base });
+            self.level.run(Pass { job: self, unit, split, states: &mut own, values: &values, base });
             for (row, state) in own.into_iter().enumerate() {
                 let at = index * rows + self.row_at(unit, row) / self.layout.head_dim;
                 // SAFETY: one task has this split of this row.

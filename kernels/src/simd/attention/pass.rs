@@ -3,7 +3,7 @@
 use super::{Job, State, Unit};
 use crate::KvFormat;
 use crate::contract::{self, GROUP, SPLIT};
-use crate::simd::group::{Strided, Vector, group_sums};
+use crate::simd::group::{Strided, Vector, group_part_sums_apart, group_sums_apart};
 use crate::simd::lanes::{LANES, Lanes, Task};
 use crate::simd::parallel::Disjoint;
 
@@ -95,22 +95,23 @@ impl Pass<'_, '_> {
         }
         let mut factors = [(0.0, 0.0); T];
         for t in 0..T {
-            // What is not seen weighs exactly nothing.
-            p.0[t][..starts[t]].fill(f32::NEG_INFINITY);
+            // A row that sees nothing here is left as it is.
             if starts[t] == lens[t] {
-                (factors[t], lens[t]) = ((1.0, 0.0), 0);
+                factors[t] = (1.0, 0.0);
                 continue;
             }
+            // Exponentials of these are exactly 0: they change neither the largest score nor the sum.
+            p.0[t][..starts[t]].fill(f32::NEG_INFINITY);
             let (m, l) = exponentials(lanes, &mut p.0[t], lens[t]);
             factors[t] = self.states[first + t].merge(m, l);
         }
         let tiles = dim.div_ceil(LANES);
         let whole = tiles / R * R;
         for tile in (0..whole).step_by(R) {
-            self.weigh::<L, V, T, R>(lanes, (first, tile), values, &p, lens, &factors);
+            self.weigh::<L, V, T, R>(lanes, (first, tile), values, &p, (starts, lens), &factors);
         }
         for tile in whole..tiles {
-            self.weigh::<L, V, T, 1>(lanes, (first, tile), values, &p, lens, &factors);
+            self.weigh::<L, V, T, 1>(lanes, (first, tile), values, &p, (starts, lens), &factors);
         }
     }
 
@@ -134,7 +135,8 @@ impl Pass<'_, '_> {
             }
             let xs = qs.map(|q| &q[start..start + len]);
             // SAFETY: `len` keys and `len` elements of each query.
-            let sums = unsafe { group_sums::<L, _, R, T, 1>(lanes, Strided { vectors, stride: 1 }, xs, [len; T]) };
+            let sums =
+                unsafe { group_sums_apart::<L, _, R, T, 1>(lanes, Strided { vectors, stride: 1 }, xs, [len; T]) };
             for t in 0..T {
                 for r in 0..R {
                     totals[t][r] = lanes.add(totals[t][r], sums[t][r]);
@@ -158,7 +160,7 @@ impl Pass<'_, '_> {
         (first, tile): (usize, usize),
         values: &[V],
         p: &Scores<T>,
-        lens: [usize; T],
+        (starts, ends): ([usize; T], [usize; T]),
         factors: &[(f32, f32); T],
     ) {
         let layout = &self.job.layout;
@@ -172,7 +174,7 @@ impl Pass<'_, '_> {
         }
         let weights = Strided { vectors, stride: layout.value_width() / LANES };
         // SAFETY: a split has 128 rows of values, and 128 exponentials a row.
-        let sums = unsafe { group_sums::<L, _, R, T, 1>(lanes, weights, xs, lens) };
+        let sums = unsafe { group_part_sums_apart::<L, _, R, T, 1>(lanes, weights, xs, starts, ends) };
         for t in 0..T {
             let (a, b) = (lanes.splat(factors[t].0), lanes.splat(factors[t].1));
             for r in 0..R {

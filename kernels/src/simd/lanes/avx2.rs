@@ -15,17 +15,6 @@ impl Avx2 {
     }
 }
 
-/// Runs a task compiled with these instructions.
-#[inline]
-pub(super) fn run<T: Task>(lanes: Avx2, task: T) -> T::Output {
-    #[target_feature(enable = "avx2,fma")]
-    fn entry<T: Task>(lanes: Avx2, task: T) -> T::Output {
-        task.run(lanes)
-    }
-    // SAFETY: `lanes` exists, so the processor has the features.
-    unsafe { entry(lanes, task) }
-}
-
 // SAFETY of every block below: `self` exists, so the processor has the features; loads and stores are unaligned and
 // stay within the array behind the reference.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -34,6 +23,15 @@ impl Lanes for Avx2 {
     type Q = [__m256i; 2];
     const WIDE: bool = false;
 
+    #[inline(always)]
+    fn call<T: Task>(self, task: T) -> T::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma")]
+        fn entry<T: Task>(lanes: Avx2, task: T) -> T::Output {
+            task.run(lanes)
+        }
+        unsafe { entry(self, task) }
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         unsafe { [_mm256_set1_ps(x); 2] }

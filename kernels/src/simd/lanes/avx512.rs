@@ -21,17 +21,6 @@ impl Avx512 {
     }
 }
 
-/// Runs a task compiled with these instructions.
-#[inline]
-pub(super) fn run<T: Task>(lanes: Avx512, task: T) -> T::Output {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    fn entry<T: Task>(lanes: Avx512, task: T) -> T::Output {
-        task.run(lanes)
-    }
-    // SAFETY: `lanes` exists, so the processor has the features.
-    unsafe { entry(lanes, task) }
-}
-
 // SAFETY of every block below: `self` exists, so the processor has the features; loads and stores are unaligned and
 // stay within the array behind the reference.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -40,6 +29,15 @@ impl Lanes for Avx512 {
     type Q = __m512i;
     const WIDE: bool = true;
 
+    #[inline(always)]
+    fn call<T: Task>(self, task: T) -> T::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+        fn entry<T: Task>(lanes: Avx512, task: T) -> T::Output {
+            task.run(lanes)
+        }
+        unsafe { entry(self, task) }
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
         unsafe { _mm512_set1_ps(x) }

@@ -91,40 +91,27 @@ impl Level {
         f()
     }
 
-    /// Runs a task compiled for this level, on a processor that has vectors. The families with the most code go through
-    /// here and leave [`Level::Portable`] to their twins: sixteen lanes without vectors are slow anyway, and dear to compile.
-    #[inline]
-    pub(crate) fn run_vector<T: Task>(self, task: T) -> Option<T::Output> {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512::Avx512::detect().map(|lanes| avx512::run(lanes, task)),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2::Avx2::detect().map(|lanes| avx2::run(lanes, task)),
-            _ => None,
-        }
-    }
-
     /// Runs a task compiled for this level.
     #[inline]
     pub(crate) fn run<T: Task>(self, task: T) -> T::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => match avx512::Avx512::detect() {
-                Some(lanes) => avx512::run(lanes, task),
-                None => task.run(portable::Portable),
+                Some(lanes) => lanes.call(task),
+                None => portable::Portable.call(task),
             },
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => match avx2::Avx2::detect() {
-                Some(lanes) => avx2::run(lanes, task),
-                None => task.run(portable::Portable),
+                Some(lanes) => lanes.call(task),
+                None => portable::Portable.call(task),
             },
-            _ => task.run(portable::Portable),
+            _ => portable::Portable.call(task),
         }
     }
 }
 
 /// Work to be compiled once a level. Implementations of `run` are `#[inline(always)]`, and so is all they call on
-/// lanes: only what is inlined into a level's entry point is compiled with its instructions.
+/// lanes: only what is inlined into [`Lanes::call`] is compiled with its instructions.
 pub(crate) trait Task {
     /// What it returns.
     type Output;
@@ -140,6 +127,10 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     type Q: Copy;
     /// Whether there are 32 registers of sixteen lanes; otherwise 16 of eight.
     const WIDE: bool;
+
+    /// Runs a task as a function of its own, compiled with these instructions: what keeps functions to a size that
+    /// compiles quickly.
+    fn call<T: Task>(self, task: T) -> T::Output;
 
     fn splat(self, x: f32) -> Self::F;
     fn load(self, x: &[f32; LANES]) -> Self::F;

@@ -1,6 +1,9 @@
-//! The target's baseline instructions, one lane at a time; the compiler vectorises what it can.
+//! The target's baseline instructions; the compiler vectorises each operation on its own.
+//!
+//! Operations are not inlined. Where the target has no fused multiply-add, one of them is sixteen calls of the C library,
+//! and a kernel of thousands of them takes minutes to compile.
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, Task};
 use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES, read_bf16};
 use std::array::from_fn;
 
@@ -13,6 +16,10 @@ impl Lanes for Portable {
     type Q = [u32; LANES];
     const WIDE: bool = false;
 
+    #[inline(never)]
+    fn call<T: Task>(self, task: T) -> T::Output {
+        task.run(self)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         [x; LANES]
@@ -25,47 +32,47 @@ impl Lanes for Portable {
     fn store(self, x: Self::F, out: &mut [f32; LANES]) {
         *out = x;
     }
-    #[inline(always)]
+    #[inline(never)]
     fn load_bf16(self, x: &[u8; BF16_COL_BYTES]) -> Self::F {
         from_fn(|i| read_bf16(x, i))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| a[i] + b[i])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn sub(self, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| a[i] - b[i])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| a[i] * b[i])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn div(self, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| a[i] / b[i])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn larger(self, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| if b[i] > a[i] { b[i] } else { a[i] })
     }
-    #[inline(always)]
+    #[inline(never)]
     fn if_less(self, x: Self::F, limit: Self::F, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| if x[i] < limit[i] { a[i] } else { b[i] })
     }
-    #[inline(always)]
+    #[inline(never)]
     fn keep_nan(self, x: Self::F, a: Self::F) -> Self::F {
         from_fn(|i| if x[i].is_nan() { x[i] } else { a[i] })
     }
-    #[inline(always)]
+    #[inline(never)]
     fn add_exponent(self, x: Self::F, n: Self::F) -> Self::F {
         from_fn(|i| f32::from_bits(x[i].to_bits().wrapping_add(n[i].to_bits() << 23)))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn int4_run(self, run: &[u8; INT4_RUN_BYTES]) -> [Self::Q; 4] {
         from_fn(|dword| {
             from_fn(|row| {
@@ -74,7 +81,7 @@ impl Lanes for Portable {
             })
         })
     }
-    #[inline(always)]
+    #[inline(never)]
     fn int4_column<const I: u32>(self, q: Self::Q) -> Self::F {
         from_fn(|i| ((q[i] >> (4 * I)) & 15) as f32 - 8.0)
     }

@@ -7,7 +7,7 @@
 mod tiles;
 
 use self::tiles::{Bf16Tiles, Int4Tiles, MixedTiles, Panel, Tiles};
-use super::group::{Panels, group_sums};
+use super::group::{Panels, group_sums_apart};
 use super::lanes::{Block, LANES, Lanes, Level, Task};
 use super::parallel::{Disjoint, for_each};
 use crate::contract::GROUP;
@@ -93,7 +93,7 @@ impl Product<'_> {
         for_each(tasks, work, |task| {
             let segment = &self.segments[task / parts];
             SCRATCH.with_borrow_mut(|scratch| {
-                level.run_vector(Part {
+                level.run(Part {
                     product: self,
                     segment,
                     part: task % parts,
@@ -165,17 +165,17 @@ impl<'a> Part<'_, 'a> {
     }
 
     #[inline(always)]
-    fn inputs<L: Lanes, G: Tiles<L, R>, const R: usize>(&mut self, lanes: L, tiles: G) {
+    fn inputs<L: Lanes, G: Tiles<R>, const R: usize>(&mut self, lanes: L, tiles: G) {
         match self.segment.len {
-            1 => self.few::<L, G, R, 1>(lanes, tiles),
-            2 if L::WIDE => self.few::<L, G, R, 2>(lanes, tiles),
+            1 => lanes.call(Few::<G, R, 1> { part: self, tiles }),
+            2 if L::WIDE => lanes.call(Few::<G, R, 2> { part: self, tiles }),
             _ => self.many(lanes, tiles),
         }
     }
 
     /// `T` inputs, all that the segment has.
     #[inline(always)]
-    fn few<L: Lanes, G: Tiles<L, R>, const R: usize, const T: usize>(&mut self, lanes: L, tiles: G) {
+    fn few<L: Lanes, G: Tiles<R>, const R: usize, const T: usize>(&mut self, lanes: L, tiles: G) {
         let mut totals = [[lanes.splat(0.0); R]; T];
         for group in 0..self.product.cols.div_ceil(GROUP) {
             let xs = self.xs::<T>(0, group);
@@ -184,7 +184,9 @@ impl<'a> Part<'_, 'a> {
             } else {
                 tiles.fill(lanes, group, &mut self.scratch.panels);
                 // SAFETY: every x has its own length, and a panel has 128 blocks.
-                unsafe { group_sums::<L, _, R, T, 1>(lanes, panels(&self.scratch.panels), xs, xs.map(<[f32]>::len)) }
+                unsafe {
+                    group_sums_apart::<L, _, R, T, 1>(lanes, panels(&self.scratch.panels), xs, xs.map(<[f32]>::len))
+                }
             };
             tiles.add(lanes, group, &sums, &mut totals);
         }
@@ -195,7 +197,7 @@ impl<'a> Part<'_, 'a> {
 
     /// Any number of inputs: each group of weights is converted once.
     #[inline(always)]
-    fn many<L: Lanes, G: Tiles<L, R>, const R: usize>(&mut self, lanes: L, tiles: G) {
+    fn many<L: Lanes, G: Tiles<R>, const R: usize>(&mut self, lanes: L, tiles: G) {
         let len = self.segment.len;
         self.scratch.totals[..len].fill([Block::ZERO; 2]);
         for group in 0..self.product.cols.div_ceil(GROUP) {
@@ -230,7 +232,7 @@ impl<'a> Part<'_, 'a> {
 
     /// Adds one group to the totals of `T` inputs.
     #[inline(always)]
-    fn block<L: Lanes, G: Tiles<L, R>, const R: usize, const T: usize, const C: usize>(
+    fn block<L: Lanes, G: Tiles<R>, const R: usize, const T: usize, const C: usize>(
         &mut self,
         lanes: L,
         tiles: G,
@@ -240,7 +242,7 @@ impl<'a> Part<'_, 'a> {
         let xs = self.xs::<T>(first, group);
         // SAFETY: every x has its own length, and a panel has 128 blocks.
         let sums =
-            unsafe { group_sums::<L, _, R, T, C>(lanes, panels(&self.scratch.panels), xs, xs.map(<[f32]>::len)) };
+            unsafe { group_sums_apart::<L, _, R, T, C>(lanes, panels(&self.scratch.panels), xs, xs.map(<[f32]>::len)) };
         let mut totals = [[lanes.splat(0.0); R]; T];
         let stored = &mut self.scratch.totals[first..first + T];
         for t in 0..T {
@@ -302,6 +304,21 @@ impl<'a> Part<'_, 'a> {
         // SAFETY: no other task has this slot and this tile: slots are named once, parts are distinct.
         let out = unsafe { self.out.part(slot * self.product.rows + first, len) };
         lanes.store_part(value, out);
+    }
+}
+
+/// [`Part::few`] as a function of its own.
+struct Few<'p, 's, 'a, G, const R: usize, const T: usize> {
+    part: &'p mut Part<'s, 'a>,
+    tiles: G,
+}
+
+impl<G: Tiles<R>, const R: usize, const T: usize> Task for Few<'_, '_, '_, G, R, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        self.part.few::<L, G, R, T>(lanes, self.tiles);
     }
 }
 

@@ -3,20 +3,20 @@
 use crate::contract::GROUP;
 use crate::layout::MatrixFormat;
 use crate::matrix::Matrix;
-use crate::simd::group::{Strided, fill_bf16, fill_int4, group_sums, int4_sums};
+use crate::simd::group::{FillBf16, FillInt4, Strided, group_sums, int4_sums};
 use crate::simd::lanes::{Block, LANES, Lanes};
 
 /// One group of a tile in f32.
 pub(super) type Panel = [Block; GROUP];
 
 /// The `R` tiles of a task, by format.
-pub(super) trait Tiles<L: Lanes, const R: usize>: Copy {
+pub(super) trait Tiles<const R: usize>: Copy {
     /// Converts one group to f32, without the scale.
-    fn fill(self, lanes: L, group: usize, panels: &mut [Panel; 2]);
+    fn fill<L: Lanes>(self, lanes: L, group: usize, panels: &mut [Panel; 2]);
     /// Sums of a group of `T` inputs without converting it first; `None` where this does not do it.
-    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]>;
+    fn direct<L: Lanes, const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]>;
     /// Adds a group's sums to the totals, with the scale where there is one.
-    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]);
+    fn add<L: Lanes, const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]);
 }
 
 #[derive(Clone, Copy)]
@@ -44,16 +44,16 @@ fn bf16_group<'a>((matrix, tile): &(Matrix<'a>, usize), group: usize) -> &'a [[u
     matrix.bf16_cols(*tile, group * GROUP..((group + 1) * GROUP).min(matrix.cols()))
 }
 
-impl<L: Lanes, const R: usize> Tiles<L, R> for Bf16Tiles<'_, R> {
+impl<const R: usize> Tiles<R> for Bf16Tiles<'_, R> {
     #[inline(always)]
-    fn fill(self, lanes: L, group: usize, panels: &mut [Panel; 2]) {
+    fn fill<L: Lanes>(self, lanes: L, group: usize, panels: &mut [Panel; 2]) {
         for (tile, panel) in self.0.iter().zip(panels) {
-            fill_bf16(lanes, bf16_group(tile, group), panel);
+            lanes.call(FillBf16 { cols: bf16_group(tile, group), panel });
         }
     }
 
     #[inline(always)]
-    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
+    fn direct<L: Lanes, const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
         let mut vectors: [&[[u8; 2 * LANES]]; R] = [&[]; R];
         for (cols, tile) in vectors.iter_mut().zip(&self.0) {
             *cols = bf16_group(tile, group);
@@ -71,7 +71,7 @@ impl<L: Lanes, const R: usize> Tiles<L, R> for Bf16Tiles<'_, R> {
     }
 
     #[inline(always)]
-    fn add<const T: usize>(self, lanes: L, _: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
+    fn add<L: Lanes, const T: usize>(self, lanes: L, _: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
         for t in 0..T {
             for r in 0..R {
                 add_plain(lanes, sums[t][r], &mut totals[t][r]);
@@ -80,16 +80,16 @@ impl<L: Lanes, const R: usize> Tiles<L, R> for Bf16Tiles<'_, R> {
     }
 }
 
-impl<L: Lanes, const R: usize> Tiles<L, R> for Int4Tiles<'_, R> {
+impl<const R: usize> Tiles<R> for Int4Tiles<'_, R> {
     #[inline(always)]
-    fn fill(self, lanes: L, group: usize, panels: &mut [Panel; 2]) {
+    fn fill<L: Lanes>(self, lanes: L, group: usize, panels: &mut [Panel; 2]) {
         for ((matrix, tile), panel) in self.0.iter().zip(panels) {
-            fill_int4(lanes, matrix.int4_group(*tile, group), panel);
+            lanes.call(FillInt4 { group: matrix.int4_group(*tile, group), panel });
         }
     }
 
     #[inline(always)]
-    fn direct<const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
+    fn direct<L: Lanes, const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
         static NOTHING: [f32; GROUP] = [0.0; GROUP];
         let mut full = [&NOTHING; T];
         for (full, x) in full.iter_mut().zip(xs) {
@@ -106,7 +106,7 @@ impl<L: Lanes, const R: usize> Tiles<L, R> for Int4Tiles<'_, R> {
     }
 
     #[inline(always)]
-    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
+    fn add<L: Lanes, const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
         for t in 0..T {
             for r in 0..R {
                 add_scaled(lanes, &self.0[r], group, sums[t][r], &mut totals[t][r]);
@@ -115,24 +115,24 @@ impl<L: Lanes, const R: usize> Tiles<L, R> for Int4Tiles<'_, R> {
     }
 }
 
-impl<L: Lanes, const R: usize> Tiles<L, R> for MixedTiles<'_, R> {
+impl<const R: usize> Tiles<R> for MixedTiles<'_, R> {
     #[inline(always)]
-    fn fill(self, lanes: L, group: usize, panels: &mut [Panel; 2]) {
+    fn fill<L: Lanes>(self, lanes: L, group: usize, panels: &mut [Panel; 2]) {
         for ((matrix, tile), panel) in self.0.iter().zip(panels) {
             match matrix.format() {
-                MatrixFormat::Bf16 => fill_bf16(lanes, bf16_group(&(*matrix, *tile), group), panel),
-                MatrixFormat::Int4 => fill_int4(lanes, matrix.int4_group(*tile, group), panel),
+                MatrixFormat::Bf16 => lanes.call(FillBf16 { cols: bf16_group(&(*matrix, *tile), group), panel }),
+                MatrixFormat::Int4 => lanes.call(FillInt4 { group: matrix.int4_group(*tile, group), panel }),
             }
         }
     }
 
     #[inline(always)]
-    fn direct<const T: usize>(self, _: L, _: usize, _: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
+    fn direct<L: Lanes, const T: usize>(self, _: L, _: usize, _: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
         None
     }
 
     #[inline(always)]
-    fn add<const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
+    fn add<L: Lanes, const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
         for t in 0..T {
             for r in 0..R {
                 match self.0[r].0.format() {
