@@ -219,8 +219,7 @@ impl<W: Weights<R>, const R: usize, const T: usize, const C: usize> Task for Par
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         // SAFETY: as the caller of `group_part_sums_apart` has promised.
-        let sums =
-            unsafe { group_part_sums::<L, W, R, T, C>(lanes, self.weights, self.xs, self.starts, self.ends) };
+        let sums = unsafe { group_part_sums::<L, W, R, T, C>(lanes, self.weights, self.xs, self.starts, self.ends) };
         for t in 0..T {
             for r in 0..R {
                 lanes.store(sums[t][r], &mut self.out[t][r].0);

@@ -93,14 +93,7 @@ impl Product<'_> {
         for_each(tasks, work, |task| {
             let segment = &self.segments[task / parts];
             SCRATCH.with_borrow_mut(|scratch| {
-                level.run(Part {
-                    product: self,
-                    segment,
-                    part: task % parts,
-                    biases: [None; 2],
-                    out: &out,
-                    scratch,
-                });
+                level.run(Part { product: self, segment, part: task % parts, biases: [None; 2], out: &out, scratch });
             });
         });
     }
