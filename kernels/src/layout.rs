@@ -7,7 +7,7 @@
 //! - **INT4**: `[row tile][group of 128 cols][run of 32: 4][16 rows][16 bytes]`, a byte holding two neighbouring columns, the lower in
 //!   its low nibble, a nibble holding `q + 8` for `q` in −7..=7 (so 0 never occurs). Padding in rows and columns is `q = 0`. The scale plane
 //!   `[row tile][group][16 rows]` of bf16 follows; scales of padding rows are `+0.0`.
-//! - **F32**: `[rows][cols]`, for vectors and tables only.
+//! - **F32**: `[rows][cols]`, for vectors, an expert's biases and tables only.
 //!
 //! Multi-byte values are little-endian. A weight is `q * scale`; a scale is finite and not negative.
 //!

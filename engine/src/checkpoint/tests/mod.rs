@@ -3,6 +3,7 @@
 
 mod files;
 mod folders;
+mod parts;
 mod tokenizer;
 mod values;
 

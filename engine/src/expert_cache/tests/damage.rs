@@ -236,8 +236,8 @@ fn bad_content_under_a_right_hash_is_named() {
         &|it| it[down_scale..down_scale + 2].copy_from_slice(&[0x80, 0x7f]),
         "layer 0, expert 2, down_proj: row 128, group 0: scale inf",
     );
-    check(&|it| it[expert.gate().end] = 1, "layer 0, expert 0: padding between matrices");
-    check(&|it| it[3 * expert.bytes - 1] = 1, "layer 0, expert 2: padding between matrices");
+    check(&|it| it[expert.gate().end] = 1, "layer 0, expert 0: padding between its parts");
+    check(&|it| it[3 * expert.bytes - 1] = 1, "layer 0, expert 2: padding between its parts");
 }
 
 #[test]

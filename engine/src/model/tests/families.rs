@@ -148,9 +148,10 @@ fn gpt_oss() {
     let layer = &spec.layers[0];
     assert_eq!(layer.attention.sinks.as_ref().unwrap().shape, [4]);
     assert!(layer.attention.o_proj.bias.is_some() && moe(layer).router.bias.is_some() && moe(layer).expert_biases());
-    assert_eq!(moe(layer).activation(), Activation::ClampedSwiGlu { alpha: 1.702, limit: 7.0 });
-    let other = with("gpt_oss-b", &json!({"swiglu_alpha": 1.5, "swiglu_limit": 3}));
-    assert_eq!(moe(&other.layers[0]).activation(), Activation::ClampedSwiGlu { alpha: 1.5, limit: 3.0 });
+    assert_eq!(moe(layer).activation(), Activation::ClampedSwiGlu { alpha: 1.702, limit: 0.25 });
+    // The published configs have neither field.
+    let published = with("gpt_oss-b", &json!({"-swiglu_alpha": 0, "-swiglu_limit": 0}));
+    assert_eq!(moe(&published.layers[0]).activation(), Activation::ClampedSwiGlu { alpha: 1.702, limit: 7.0 });
     let scales = |spec: &ModelSpec| {
         let part = moe(&spec.layers[1]).experts[0].down_proj.weight.part.clone();
         part.unwrap().mxfp4_scales
