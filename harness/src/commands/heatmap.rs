@@ -43,6 +43,7 @@ enum Action {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 struct Build {
     #[command(flatten)]
     config: ConfigArgs,
@@ -55,6 +56,7 @@ struct Build {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 struct Verify {
     #[command(flatten)]
     config: ConfigArgs,

@@ -5,8 +5,10 @@ mod checkpoint_check;
 mod cache;
 mod completions;
 mod heatmap;
+mod identity;
 mod ledger;
 mod perplexity;
+mod report;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -29,6 +31,10 @@ pub enum Command {
     Cache(cache::Cache),
     /// Evidence of earlier runs: check it, read it, keep it
     Ledger(ledger::Ledger),
+    /// What exactly a benchmark of a config runs, and the digest over it
+    Identity(identity::IdentityCommand),
+    /// Make the published figures out of the tracked ledger
+    Report(report::Report),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
@@ -47,6 +53,8 @@ impl Command {
             Command::Heatmap(command) => command.run(format),
             Command::Cache(command) => command.run(format),
             Command::Ledger(command) => command.run(format),
+            Command::Identity(command) => command.run(format),
+            Command::Report(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }
     }

@@ -134,7 +134,7 @@ impl Runtime {
         interrupt::check()?;
         let config = &opened.loaded.config;
         let link =
-            LinkModel { bytes_per_s: config.link.bandwidth_gb_s * 1e9, latency_s: config.link.latency_us * 1e-6 };
+            LinkModel { bytes_per_s: config.link.bandwidth_gb_s * 1e9, latency_s: config.link.latency_us / 1e6 };
         let device = HostDevice::new(config.memory.vram.0, HostOptions { link, ..HostOptions::default() })?;
         let progress = Progress::start("loading weights and calibrating", 1, "step");
         let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());

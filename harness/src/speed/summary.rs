@@ -67,7 +67,7 @@ fn residency(samples: &[&Sample], total: u64) -> Hcs {
 }
 
 /// Low-water marks by the name of their phase; phases that did not run are absent.
-pub fn low_water(marks: &LowWater) -> BTreeMap<String, u64> {
+pub(super) fn low_water(marks: &LowWater) -> BTreeMap<String, u64> {
     [
         ("startup", marks.startup),
         ("calibration", marks.calibration),
