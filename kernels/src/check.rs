@@ -23,6 +23,7 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], out: &[f32]) -> Result<usize, 
 }
 
 /// Returns tokens.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn head_norm_rope(
     x: &[f32],
     heads: usize,

@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn every_nibble_under_every_scale() {
         let expected = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-        let blocks: Vec<u8> = (0..16).map(|byte| byte % 8 * 2 | (byte % 8 * 2 + 1) << 4).collect();
+        let blocks: Vec<u8> = (0..16).map(|byte| (byte % 8 * 2) | ((byte % 8 * 2 + 1) << 4)).collect();
         for scale in 0..255u8 {
             for (index, expected) in expected.iter().cycle().take(32).enumerate() {
                 let exact = expected * 2f64.powi(i32::from(scale) - 127);

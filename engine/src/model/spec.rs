@@ -158,7 +158,7 @@ pub struct MoeSpec {
     /// The experts, all of one shape and with one activation.
     pub experts: Vec<MlpSpec>,
     /// An expert that every token goes through.
-    pub shared: Option<SharedSpec>,
+    pub shared: Option<Box<SharedSpec>>,
 }
 
 /// A network whose output is added to that of the routed experts.

@@ -106,7 +106,7 @@ fn what_is_not_finite_in_a_part_is_named_by_its_place_in_the_file() {
 /// Two rows of two blocks: nibble n of a block stands for value n, scales 1, 2, 1/2 and 4.
 #[test]
 fn mxfp4_is_read_by_rows_and_by_columns() {
-    let block: Vec<u8> = (0..16u8).map(|byte| byte % 8 * 2 | (byte % 8 * 2 + 1) << 4).collect();
+    let block: Vec<u8> = (0..16u8).map(|byte| (byte % 8 * 2) | ((byte % 8 * 2 + 1) << 4)).collect();
     let (_folder, checkpoint) =
         checkpoint(&[("w", "U8", &[2, 2, 16], &block.repeat(4)), ("s", "U8", &[2, 2], &[127, 128, 126, 129])]);
     let read = |shape: &[usize], offset, strides| {

@@ -80,7 +80,7 @@ impl Experts {
             router: linear(&format!("{prefix}.gate"), num_experts, hidden_size, false),
             correction_bias: Some(tensor(format!("{prefix}.gate.e_score_correction_bias"), &[num_experts])),
             experts: common::separate_experts(prefix, PROJECTIONS, num_experts, width, hidden_size),
-            shared: (self.shared_width > 0).then(|| SharedSpec { mlp: shared(), gate: None }),
+            shared: (self.shared_width > 0).then(|| Box::new(SharedSpec { mlp: shared(), gate: None })),
         })
     }
 }

@@ -25,10 +25,10 @@ pub(in crate::model) fn build(config: &Config<'_>) -> Result<ModelSpec, ModelErr
         let prefix = format!("{prefix}.mlp");
         let mut ffn = experts.ffn(config, &prefix, index, sizes.hidden_size)?;
         if let FfnSpec::Moe(moe) = &mut ffn {
-            moe.shared = Some(SharedSpec {
+            moe.shared = Some(Box::new(SharedSpec {
                 mlp: mlp(&format!("{prefix}.shared_expert"), PROJECTIONS, shared_width, sizes.hidden_size),
                 gate: Some(linear(&format!("{prefix}.shared_expert_gate"), 1, sizes.hidden_size, false)),
-            });
+            }));
         }
         Ok((attention, ffn))
     })
