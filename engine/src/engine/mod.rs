@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 pub use calibrate::{Calibration, Requirement};
 pub use low_water::{LowWater, Phase};
+pub use prefill::EachLogits;
 
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;

@@ -18,7 +18,7 @@ use crate::model::spec::FfnSpec;
 use crate::weights::FfnWeights;
 
 /// Called with a position and its complete logits.
-type EachLogits<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>;
+pub type EachLogits<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>;
 
 /// Consecutive layers whose experts are on the device together.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl<D: Device> Engine<D> {
         &mut self,
         tokens: &[u32],
         from: usize,
-        each: &mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>,
+        each: EachLogits<'_>,
     ) -> Result<u32, EngineError> {
         self.prefill_with(tokens, from, Some(each))
     }
