@@ -49,12 +49,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// [`Engine::prefill`], and the complete logits of every position from the `from`th token of `tokens` on, in order.
-    pub fn prefill_logits(
-        &mut self,
-        tokens: &[u32],
-        from: usize,
-        each: EachLogits<'_>,
-    ) -> Result<u32, EngineError> {
+    pub fn prefill_logits(&mut self, tokens: &[u32], from: usize, each: EachLogits<'_>) -> Result<u32, EngineError> {
         self.prefill_with(tokens, from, Some(each))
     }
 

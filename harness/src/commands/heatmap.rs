@@ -133,7 +133,12 @@ impl Verify {
 /// A text must be a pinned book's, and lie in its last fifth.
 fn check_text(text: &HeatmapText, corpus: &Corpus, path: &Path) -> anyhow::Result<()> {
     let Some(book) = corpus.books.iter().find(|book| book.canonical_sha256.to_string() == text.text_sha256) else {
-        bail!("heatmap {}: {} has SHA-256 {}, which no book of the set has", path.display(), text.name, text.text_sha256)
+        bail!(
+            "heatmap {}: {} has SHA-256 {}, which no book of the set has",
+            path.display(),
+            text.name,
+            text.text_sha256
+        )
     };
     let allowed = book.range(Region::Heatmap);
     let (from, to) = (text.from_byte, text.to_byte);

@@ -1,8 +1,8 @@
 //! One file a command.
 
 mod benchmark;
-mod checkpoint_check;
 mod cache;
+mod checkpoint_check;
 mod completions;
 mod heatmap;
 mod identity;
