@@ -147,7 +147,7 @@ fn routings(num_experts: usize, top_k: usize) -> Vec<Routing> {
         for norm_topk_prob in [false, true] {
             for (n_group, topk_group, scaling_factor) in [(1, 1, 1.0), (4, 2, 2.5), (8, 3, 0.3)] {
                 let size = num_experts / n_group;
-                if n_group == 1 || (num_experts % n_group == 0 && size > 1 && size * topk_group >= top_k) {
+                if n_group == 1 || (num_experts.is_multiple_of(n_group) && size > 1 && size * topk_group >= top_k) {
                     routings.push(Routing { scoring, norm_topk_prob, n_group, topk_group, scaling_factor });
                 }
             }
