@@ -34,16 +34,14 @@ pub enum EngineError {
         what: &'static str,
     },
     /// MoE layers of different shapes.
-    #[error(
-        "layer {layer} has {} experts of width {}, expected {} of width {} as in the largest layer", found.0, found.1, expected.0, expected.1
-    )]
+    #[error("layer {layer} has {}, expected {} as in the largest layer", experts_words(found), experts_words(expected))]
     UnevenExperts {
         /// The layer.
         layer: usize,
-        /// Experts and width there.
-        found: (usize, usize),
+        /// Experts, width and whether there are biases there.
+        found: (usize, usize, bool),
         /// Largest of each.
-        expected: (usize, usize),
+        expected: (usize, usize, bool),
     },
     /// The host bank is not this model's.
     #[error("the expert bank has {found} bytes, expected {expected}")]
@@ -125,4 +123,8 @@ pub enum EngineError {
         /// Why.
         source: EncodeError,
     },
+}
+
+fn experts_words((count, width, biases): &(usize, usize, bool)) -> String {
+    format!("{count} experts of width {width} with{} biases", if *biases { "" } else { "out" })
 }

@@ -54,8 +54,8 @@ impl ModelFolder {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Arc<HostBank>, EngineError> {
         let cache = ExpertCache::open(cache, &self.cache_identity(encoding)?)?;
-        let bytes = usize::try_from(cache.payload_bytes())
-            .map_err(|_| EngineError::TooLarge { what: "the experts" })?;
+        let bytes =
+            usize::try_from(cache.payload_bytes()).map_err(|_| EngineError::TooLarge { what: "the experts" })?;
         let mut bank = HostBank::zeroed(bytes).map_err(|source| EngineError::HostMemory { bytes, source })?;
         cache.read_all(bank.bytes_mut(), progress)?;
         Ok(Arc::new(bank))

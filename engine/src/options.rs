@@ -14,7 +14,7 @@ pub struct Precision {
     pub experts: Encoding,
     /// q, k, v and o projections.
     pub attention: Encoding,
-    /// Dense feed-forward layers. Routers are always BF16.
+    /// Dense feed-forward layers and shared experts. Routers and gates are always BF16.
     pub dense: Encoding,
     /// Output head. The embedding is always BF16; a tied head is a second copy if it is not.
     pub head: Encoding,
@@ -62,13 +62,19 @@ impl EngineOptions {
     }
     /// Refuses what no engine could be built from.
     pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), EngineError> {
-        let refuse = |option, found: &dyn ToString, expected| Err(EngineError::Option { option, found: found.to_string(), expected });
+        let refuse = |option, found: &dyn ToString, expected| {
+            Err(EngineError::Option { option, found: found.to_string(), expected })
+        };
         if self.context_tokens == 0 {
             return refuse("context_tokens", &self.context_tokens, "at least 1");
         }
         if self.context_tokens > spec.max_position_embeddings {
             let (tokens, most) = (self.context_tokens, spec.max_position_embeddings);
-            return refuse("context_tokens", &format!("{tokens} with max_position_embeddings {most}"), "no more than the checkpoint supports");
+            return refuse(
+                "context_tokens",
+                &format!("{tokens} with max_position_embeddings {most}"),
+                "no more than the checkpoint supports",
+            );
         }
         if self.min_chunk == 0 || self.min_chunk > self.max_chunk {
             let chunks = format!("{} with max_chunk {}", self.min_chunk, self.max_chunk);

@@ -3,6 +3,7 @@
 //! [`Weights::load`] walks the model once to lay spans out; [`Weights::measure`] makes the same walk and only counts, so that
 //! the memory plan cannot disagree with what is allocated.
 
+use assay_kernels::Activation;
 use assay_kernels::layout::matrix_bytes;
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
@@ -11,7 +12,7 @@ use crate::device::{Buffer, Carver, Device, Span};
 use crate::error::EngineError;
 use crate::expert_cache::{EncodeError, Encoding, encode_rows};
 use crate::model::rope::RopeTable;
-use crate::model::spec::{AttentionSpec, FfnSpec, LinearSource, MlpSpec, ModelSpec, RopeSpec, TensorSource};
+use crate::model::spec::{AttentionSpec, FfnSpec, LinearSource, MlpSpec, ModelSpec, MoeSpec, RopeSpec, TensorSource};
 use crate::options::EngineOptions;
 
 /// A linear layer on the device.
@@ -33,9 +34,11 @@ pub struct AttentionWeights {
     pub o_proj: Linear,
     pub q_norm: Option<Span<f32>>,
     pub k_norm: Option<Span<f32>>,
-    /// `[positions, head_dim / 2]`
+    /// `[num_attention_heads]`
+    pub sinks: Option<Span<f32>>,
+    /// `[positions, rotary_dim / 2]`
     pub cos: Span<f32>,
-    /// `[positions, head_dim / 2]`
+    /// `[positions, rotary_dim / 2]`
     pub sin: Span<f32>,
 }
 
@@ -44,7 +47,7 @@ pub struct AttentionWeights {
 #[allow(missing_docs)]
 pub enum FfnWeights {
     Dense(DenseWeights),
-    Moe { router: Linear },
+    Moe(MoeWeights),
 }
 
 /// A dense feed-forward network.
@@ -54,6 +57,25 @@ pub struct DenseWeights {
     pub gate_proj: Linear,
     pub up_proj: Linear,
     pub down_proj: Linear,
+    pub activation: Activation,
+}
+
+/// A MoE layer's router and shared expert.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct MoeWeights {
+    pub router: Linear,
+    /// `[num_experts]`
+    pub correction_bias: Option<Span<f32>>,
+    pub shared: Option<SharedWeights>,
+}
+
+/// A shared expert, and the gate on its output.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct SharedWeights {
+    pub mlp: DenseWeights,
+    pub gate: Option<Linear>,
 }
 
 /// One layer.
@@ -83,7 +105,7 @@ pub struct Weights {
 enum Item<'a> {
     Matrix { source: &'a TensorSource, encoding: Encoding, to: Span<u8> },
     Vector { source: &'a TensorSource, to: Span<f32> },
-    Rope { rope: &'a RopeSpec, head_dim: usize, cos: Span<f32>, sin: Span<f32> },
+    Rope { rope: &'a RopeSpec, rotary_dim: usize, cos: Span<f32>, sin: Span<f32> },
 }
 
 /// Lays tensors out in one order.
@@ -116,18 +138,18 @@ impl<'a> Layout<'a> {
         Ok(Linear { weight, bias })
     }
     /// Layers that turn alike share a table.
-    fn rope(&mut self, rope: &'a RopeSpec, head_dim: usize) -> (Span<f32>, Span<f32>) {
-        if let Some(&(_, _, cos, sin)) = self.ropes.iter().find(|known| *known.0 == *rope && known.1 == head_dim) {
+    fn rope(&mut self, rope: &'a RopeSpec, rotary_dim: usize) -> (Span<f32>, Span<f32>) {
+        if let Some(&(_, _, cos, sin)) = self.ropes.iter().find(|known| *known.0 == *rope && known.1 == rotary_dim) {
             return (cos, sin);
         }
-        let elements = self.context_tokens * head_dim / 2;
+        let elements = self.context_tokens * rotary_dim / 2;
         let (cos, sin) = (self.carver.take(elements), self.carver.take(elements));
-        self.ropes.push((rope, head_dim, cos, sin));
-        self.items.push(Item::Rope { rope, head_dim, cos, sin });
+        self.ropes.push((rope, rotary_dim, cos, sin));
+        self.items.push(Item::Rope { rope, rotary_dim, cos, sin });
         (cos, sin)
     }
     fn attention(&mut self, spec: &'a AttentionSpec, encoding: Encoding) -> Result<AttentionWeights, EngineError> {
-        let (cos, sin) = self.rope(&spec.rope, spec.head_dim);
+        let (cos, sin) = self.rope(&spec.rope, spec.rotary_dim);
         Ok(AttentionWeights {
             q_proj: self.linear(&spec.q_proj, encoding)?,
             k_proj: self.linear(&spec.k_proj, encoding)?,
@@ -135,24 +157,40 @@ impl<'a> Layout<'a> {
             o_proj: self.linear(&spec.o_proj, encoding)?,
             q_norm: spec.qk_norm.as_ref().map(|norm| self.vector(&norm.q_norm)),
             k_norm: spec.qk_norm.as_ref().map(|norm| self.vector(&norm.k_norm)),
+            sinks: spec.sinks.as_ref().map(|sinks| self.vector(sinks)),
             cos,
             sin,
         })
     }
-    fn mlp(&mut self, spec: &'a MlpSpec, encoding: Encoding) -> Result<FfnWeights, EngineError> {
-        Ok(FfnWeights::Dense(DenseWeights {
+    fn mlp(&mut self, spec: &'a MlpSpec, encoding: Encoding) -> Result<DenseWeights, EngineError> {
+        Ok(DenseWeights {
             gate_proj: self.linear(&spec.gate_proj, encoding)?,
             up_proj: self.linear(&spec.up_proj, encoding)?,
             down_proj: self.linear(&spec.down_proj, encoding)?,
-        }))
+            activation: spec.activation,
+        })
+    }
+    /// Routers and gates decide, so they are never quantised.
+    fn moe(&mut self, spec: &'a MoeSpec, encoding: Encoding) -> Result<MoeWeights, EngineError> {
+        let router = self.linear(&spec.router, Encoding::Bf16)?;
+        let correction_bias = spec.correction_bias.as_ref().map(|bias| self.vector(bias));
+        let shared = spec.shared.as_ref().map(|shared| {
+            let gate = shared.gate.as_ref().map(|gate| self.linear(gate, Encoding::Bf16)).transpose()?;
+            Ok::<_, EngineError>(SharedWeights { mlp: self.mlp(&shared.mlp, encoding)?, gate })
+        });
+        Ok(MoeWeights { router, correction_bias, shared: shared.transpose()? })
     }
 }
 
 /// The same walk for measuring and for loading.
 fn lay_out<'a>(base: u64, spec: &'a ModelSpec, options: &EngineOptions) -> Result<(Weights, Layout<'a>), EngineError> {
     let precision = options.precision;
-    let mut layout =
-        Layout { carver: Carver::new(base), items: Vec::new(), ropes: Vec::new(), context_tokens: options.context_tokens };
+    let mut layout = Layout {
+        carver: Carver::new(base),
+        items: Vec::new(),
+        ropes: Vec::new(),
+        context_tokens: options.context_tokens,
+    };
     let embed_tokens = layout.matrix(&spec.embed_tokens, Encoding::Bf16)?;
     let tied = spec.lm_head == spec.embed_tokens && precision.head == Encoding::Bf16;
     let lm_head = if tied { embed_tokens } else { layout.matrix(&spec.lm_head, precision.head)? };
@@ -164,8 +202,8 @@ fn lay_out<'a>(base: u64, spec: &'a ModelSpec, options: &EngineOptions) -> Resul
             post_attention_layernorm: layout.vector(&layer.post_attention_layernorm),
             attention: layout.attention(&layer.attention, precision.attention)?,
             ffn: match &layer.ffn {
-                FfnSpec::Dense(mlp) => layout.mlp(mlp, precision.dense)?,
-                FfnSpec::Moe(moe) => FfnWeights::Moe { router: layout.linear(&moe.router, Encoding::Bf16)? },
+                FfnSpec::Dense(mlp) => FfnWeights::Dense(layout.mlp(mlp, precision.dense)?),
+                FfnSpec::Moe(moe) => FfnWeights::Moe(layout.moe(moe, precision.dense)?),
             },
         });
     }
@@ -208,8 +246,8 @@ impl Weights {
                     let values = checkpoint.tensor(source)?.to_f32_vec()?;
                     device.upload(bytemuck::cast_slice(&values), to.as_bytes())?;
                 }
-                Item::Rope { rope, head_dim, cos, sin } => {
-                    let table = RopeTable::new(rope, head_dim, options.context_tokens)?;
+                Item::Rope { rope, rotary_dim, cos, sin } => {
+                    let table = RopeTable::new(rope, rotary_dim, options.context_tokens)?;
                     device.upload(bytemuck::cast_slice(&table.cos), cos.as_bytes())?;
                     device.upload(bytemuck::cast_slice(&table.sin), sin.as_bytes())?;
                 }
@@ -229,7 +267,8 @@ fn encode(
 ) -> Result<Vec<u8>, EngineError> {
     let view = checkpoint.tensor(source)?;
     let mut packed = vec![0u8; bytes];
-    let fill = |rows: std::ops::Range<usize>, out: &mut [f32]| view.rows_f32(rows, out).map_err(TensorError::Checkpoint);
+    let fill =
+        |rows: std::ops::Range<usize>, out: &mut [f32]| view.rows_f32(rows, out).map_err(TensorError::Checkpoint);
     match encode_rows(encoding, view.rows(), view.cols(), fill, &mut packed) {
         Ok(_) => Ok(packed),
         Err(TensorError::Checkpoint(error)) => Err(error.into()),

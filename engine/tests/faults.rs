@@ -54,12 +54,12 @@ fn every_fault_is_survived() {
                     survived += 1;
                 }
                 Err(EngineError::Device(error)) => {
-                    let named = match (plan, &error) {
-                        (FaultPlan { fail_allocation: Some(_), .. }, DeviceError::OutOfMemory { .. }) => true,
-                        (FaultPlan { fail_copy: Some(_), .. }, DeviceError::CopyFailed { .. }) => true,
-                        (FaultPlan { lose_event: Some(_), .. }, DeviceError::EventLost { .. }) => true,
-                        _ => false,
-                    };
+                    let named = matches!(
+                        (plan, &error),
+                        (FaultPlan { fail_allocation: Some(_), .. }, DeviceError::OutOfMemory { .. })
+                            | (FaultPlan { fail_copy: Some(_), .. }, DeviceError::CopyFailed { .. })
+                            | (FaultPlan { lose_event: Some(_), .. }, DeviceError::EventLost { .. })
+                    );
                     assert!(named, "{plan:?} gave {error}");
                     reported += 1;
                 }

@@ -130,7 +130,11 @@ impl Reference {
     }
 }
 
-fn check_prompt<D: Device>(engine: &mut Engine<D>, index: usize, prompt: &ReferencePrompt) -> anyhow::Result<PromptRow> {
+fn check_prompt<D: Device>(
+    engine: &mut Engine<D>,
+    index: usize,
+    prompt: &ReferencePrompt,
+) -> anyhow::Result<PromptRow> {
     let mut argmaxes = Vec::with_capacity(prompt.input_token_ids.len());
     engine.reset();
     let mut token = engine.prefill_logits(&prompt.input_token_ids, 0, &mut |_, logits| {

@@ -17,7 +17,9 @@ impl RunLog {
     pub fn line(&mut self, value: &impl Serialize) {
         match serde_json::to_vec(value) {
             Ok(line) => self.lines.extend_from_slice(&line),
-            Err(error) => self.lines.extend_from_slice(format!("{{\"unwritable\":{:?}}}", error.to_string()).as_bytes()),
+            Err(error) => {
+                self.lines.extend_from_slice(format!("{{\"unwritable\":{:?}}}", error.to_string()).as_bytes())
+            }
         }
         self.lines.push(b'\n');
     }
@@ -27,7 +29,12 @@ impl RunLog {
 ///
 /// # Errors
 /// When the ledger cannot be written.
-pub fn record(repository: &Repository, draft: Draft, verdicts: Vec<VerdictRow>, log: &RunLog) -> anyhow::Result<Sha256> {
+pub fn record(
+    repository: &Repository,
+    draft: Draft,
+    verdicts: Vec<VerdictRow>,
+    log: &RunLog,
+) -> anyhow::Result<Sha256> {
     let ledger = Ledger::open(LedgerPlace::Local.folder(repository))?;
     let log = ledger.store_log("run.jsonl", log.lines.as_slice())?;
     let draft = draft.verdicts(verdicts).observations(observations()).command(std::env::args()).log(log);

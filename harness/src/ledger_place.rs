@@ -1,7 +1,12 @@
-//! Which ledgers there are, and where.
+//! Which ledgers there are, where, and what vouches for the tracked one's end.
 
 use crate::repository::Repository;
-use std::path::PathBuf;
+use anyhow::Context;
+use assay_ledgers::Head;
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// A ledger's folder.
@@ -36,4 +41,50 @@ impl FromStr for LedgerPlace {
             folder => LedgerPlace::Folder(folder.into()),
         })
     }
+}
+
+/// Where the tracked ledger's chains ended when the reports were last made, under the repository's root. Kept apart from
+/// the ledger, so that a removed end shows.
+const ANCHORS: &str = "reports/heads.json";
+
+/// The anchors; none where no report has been made yet.
+///
+/// # Errors
+/// When the file cannot be read or is no list of heads.
+pub fn read_anchors(repository: &Repository) -> anyhow::Result<Vec<Head>> {
+    let path = repository.path(ANCHORS);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is no list of heads", path.display()))
+}
+
+/// Replaces the anchors.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_anchors(repository: &Repository, heads: &[Head]) -> anyhow::Result<()> {
+    replace_file(&repository.path(ANCHORS), &(serde_json::to_string_pretty(heads)? + "\n"))
+}
+
+/// Writes a file beside its place and renames it, so that it is the old one or the new one, whatever happens.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn replace_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let write = || -> std::io::Result<()> {
+        let mut file = tempfile::Builder::new().suffix(".tmp").permissions(readable()).tempfile_in(folder)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// As an editor would create a file; the umask takes its share.
+fn readable() -> Permissions {
+    Permissions::from_mode(0o666)
 }

@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
 use serde::Serialize;
+use serde_json::Value;
 use std::io::Write;
 
 /// Text fits this many columns.
@@ -34,7 +35,7 @@ pub enum Format {
 /// An answer: one value for machines, lines and tables for readers.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    json: serde_json::Value,
+    json: Value,
     sections: Vec<Section>,
 }
 
@@ -145,6 +146,28 @@ impl Table {
         Table { title: title.into(), columns, rows: Vec::new() }
     }
 
+    /// A value's leaves, a row each, by the path that leads to them.
+    ///
+    /// # Errors
+    /// When the value cannot be serialised.
+    pub fn of_fields(title: impl Into<String>, value: &impl Serialize) -> Result<Self, serde_json::Error> {
+        let mut table = Table::new(title, &["field", "value"]);
+        table.leaves(String::new(), &serde_json::to_value(value)?);
+        Ok(table)
+    }
+
+    fn leaves(&mut self, path: String, value: &Value) {
+        let join = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        match value {
+            Value::Object(members) => members.iter().for_each(|(key, value)| self.leaves(join(key), value)),
+            Value::Array(items) if items.iter().any(Value::is_object) => {
+                items.iter().enumerate().for_each(|(index, value)| self.leaves(join(&index.to_string()), value));
+            }
+            Value::Array(items) => self.row([path, items.iter().map(plain).collect::<Vec<_>>().join(", ")]),
+            leaf => self.row([path, plain(leaf)]),
+        }
+    }
+
     /// Adds a row; cells that are missing stay empty.
     pub fn row<Cell: ToString>(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
@@ -183,6 +206,11 @@ impl Table {
         }
         Ok(String::from_utf8(writer.into_inner()?)?)
     }
+}
+
+/// A string without its quotes, anything else as JSON.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

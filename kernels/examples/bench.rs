@@ -6,7 +6,7 @@
 
 use assay_kernels::layout::{MatrixFormat, matrix_bytes};
 use assay_kernels::simd::{self, Level};
-use assay_kernels::{GateUp, KernelError, KvFormat, KvLayout, Matrix};
+use assay_kernels::{Activation, AttentionForm, GateUp, KernelError, KvFormat, KvLayout, Matrix, Routing};
 use std::time::Instant;
 
 /// Best of repeated runs over a fifth of a second, in seconds.
@@ -50,7 +50,8 @@ fn attention(format: KvFormat, heads: usize, kv_heads: usize, head_dim: usize, p
     let kv = floats((past + tokens) * kv_heads * head_dim);
     simd::kv_append(&kv, &kv, 0, layout, &mut cache).unwrap();
     let (q, mut out) = (floats(tokens * heads * head_dim), vec![0.0; tokens * heads * head_dim]);
-    let seconds = best(|| simd::attention(&q, heads, past, layout, &cache, 0.125, &mut out));
+    let form = AttentionForm::causal(0.125);
+    let seconds = best(|| simd::attention(&q, heads, past, layout, &cache, form, &mut out));
     let visible = (0..tokens).map(|t| past + t + 1).sum::<usize>();
     let what = format!("attention {format:?} {heads}/{kv_heads} x {head_dim} at {past} + {tokens}");
     report(&what, seconds, (4 * visible * heads * head_dim) as f64, "GFLOP/s");
@@ -73,13 +74,13 @@ fn experts(format: MatrixFormat, tokens: usize, hidden: usize, inner: usize, num
         let each = matrix_bytes(format, rows, cols).unwrap();
         (0..num_experts).map(move |e| Matrix::new(format, rows, cols, &bytes[e * each..][..each]).unwrap())
     };
-    let gate_up: Vec<_> = bank(inner, hidden).map(|gate| Some(GateUp { gate, up: gate })).collect();
-    let down: Vec<_> = bank(hidden, inner).map(Some).collect();
+    let gate_up: Vec<_> = bank(inner, hidden).map(|gate| Some(GateUp { gate: gate.into(), up: gate.into() })).collect();
+    let down: Vec<_> = bank(hidden, inner).map(|down| Some(down.into())).collect();
     let (x, weights) = (floats(tokens * hidden), floats(slots));
     let (mut act, mut rows, mut out) =
         (vec![0.0; slots * inner], vec![0.0; slots * hidden], vec![0.0; tokens * hidden]);
     let seconds = best(|| {
-        simd::grouped_gate_up(&x, top_k, &order, &offsets, &gate_up, &mut act)?;
+        simd::grouped_gate_up(&x, top_k, &order, &offsets, &gate_up, Activation::SwiGlu, &mut act)?;
         simd::grouped_down(&act, &order, &offsets, &down, &mut rows)?;
         simd::combine(&rows, &weights, top_k, &mut out)
     });
@@ -97,18 +98,19 @@ fn rows(tokens: usize, hidden: usize) {
         report(&format!("{what} {tokens} x {hidden}"), seconds, elements, "G elements/s");
     };
     show("rms_norm", &mut |out| simd::rms_norm(&x, &weight, 1e-6, out));
-    show("swiglu", &mut |out| simd::swiglu(&x, &x, out));
-    show("add_assign", &mut |out| simd::add_assign(out, &x));
+    show("swiglu", &mut |out| simd::swiglu(&x, &x, Activation::SwiGlu, out));
+    show("add_assign", &mut |out| simd::add_assign(out, &x, 1.0));
     let table = floats(tokens * 32);
     show("head_norm_rope x 64", &mut |out| {
-        simd::head_norm_rope(out, hidden / 64, 64, Some(&weight[..64]), 1e-6, &table, &table, 0)
+        simd::head_norm_rope(out, hidden / 64, 64, 64, Some(&weight[..64]), 1e-6, &table, &table, 0)
     });
     let bytes = vec![0x35; matrix_bytes(MatrixFormat::Bf16, 64, hidden).unwrap()];
     let matrix = Matrix::new(MatrixFormat::Bf16, 64, hidden, &bytes).unwrap();
     let ids: Vec<u32> = (0..tokens as u32).map(|t| t % 64).collect();
     show("embed bf16", &mut |out| simd::embed(&ids, matrix, out));
     let (mut ids, mut weights) = (vec![0; tokens * 8], vec![0.0; tokens * 8]);
-    show("router_topk 8", &mut |_| simd::router_topk(&x, hidden, 8, true, &mut ids, &mut weights));
+    let routing = Routing::softmax(true);
+    show("router_topk 8", &mut |_| simd::router_topk(&x, None, hidden, 8, &routing, &mut ids, &mut weights));
     for format in [KvFormat::F32, KvFormat::Bf16] {
         let layout = KvLayout { format, capacity_tokens: tokens, kv_heads: hidden / 64, head_dim: 64 };
         let mut cache = vec![0; layout.bytes().unwrap()];

@@ -3,17 +3,9 @@
 //! After a check has passed, every index that the family computes is in range.
 
 use crate::error::{KernelError, expect_len, product, rows_of};
+use crate::forms::{AttentionForm, GateUp, Projection, Routing};
 use crate::kv::KvLayout;
 use crate::matrix::Matrix;
-
-/// An expert's two input projections, both `[moe_intermediate_size, hidden_size]`.
-#[derive(Debug, Clone, Copy)]
-pub struct GateUp<'a> {
-    /// `silu` is applied to its output.
-    pub gate: Matrix<'a>,
-    /// Multiplied with it.
-    pub up: Matrix<'a>,
-}
 
 pub(crate) fn embed(ids: &[u32], table: &Matrix<'_>, out: &[f32]) -> Result<(), KernelError> {
     const KERNEL: &str = "embed";
@@ -31,10 +23,12 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], out: &[f32]) -> Result<usize, 
 }
 
 /// Returns tokens.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn head_norm_rope(
     x: &[f32],
     heads: usize,
     head_dim: usize,
+    rotary_dim: usize,
     norm: Option<&[f32]>,
     cos: &[f32],
     sin: &[f32],
@@ -42,13 +36,23 @@ pub(crate) fn head_norm_rope(
 ) -> Result<usize, KernelError> {
     const KERNEL: &str = "head_norm_rope";
     even_head_dim(KERNEL, head_dim)?;
+    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
+        return Err(KernelError::Geometry {
+            kernel: KERNEL,
+            what: "rotary_dim",
+            expected: "a positive multiple of 2, at most head_dim",
+            found: rotary_dim,
+        });
+    }
     let width = product(KERNEL, "a row of x", &[heads, head_dim])?;
     let tokens = rows_of(KERNEL, "x [tokens, heads * head_dim]", x.len(), width)?;
-    if let Some(norm) = norm {
-        expect_len(KERNEL, "norm [head_dim]", norm.len(), head_dim)?;
+    if let Some(norm) = norm
+        && norm.len() != width
+    {
+        expect_len(KERNEL, "norm [head_dim] or [heads * head_dim]", norm.len(), head_dim)?;
     }
-    let positions = rows_of(KERNEL, "cos [positions, head_dim / 2]", cos.len(), head_dim / 2)?;
-    expect_len(KERNEL, "sin [positions, head_dim / 2]", sin.len(), cos.len())?;
+    let positions = rows_of(KERNEL, "cos [positions, rotary_dim / 2]", cos.len(), rotary_dim / 2)?;
+    expect_len(KERNEL, "sin [positions, rotary_dim / 2]", sin.len(), cos.len())?;
     positions_fit(KERNEL, first_position, tokens, positions)?;
     Ok(tokens)
 }
@@ -72,6 +76,14 @@ pub(crate) fn swiglu(gate: &[f32], up: &[f32], out: &[f32]) -> Result<(), Kernel
 
 pub(crate) fn add_assign(x: &[f32], y: &[f32]) -> Result<(), KernelError> {
     expect_len("add_assign", "y", y.len(), x.len())
+}
+
+/// Returns the width of a row.
+pub(crate) fn add_gated(x: &[f32], y: &[f32], gates: &[f32]) -> Result<usize, KernelError> {
+    expect_len("add_gated", "y", y.len(), x.len())?;
+    let width = x.len().checked_div(gates.len()).unwrap_or(0);
+    expect_len("add_gated", "x [tokens, width]", x.len(), gates.len() * width)?;
+    Ok(width.max(1))
 }
 
 /// Returns tokens.
@@ -98,10 +110,17 @@ pub(crate) fn attention(
     first_position: usize,
     layout: &KvLayout,
     cache: &[u8],
+    form: &AttentionForm<'_>,
     out: &[f32],
 ) -> Result<usize, KernelError> {
     const KERNEL: &str = "attention";
     layout.check(KERNEL, cache)?;
+    if form.window == Some(0) {
+        return Err(KernelError::Geometry { kernel: KERNEL, what: "window", expected: "at least 1", found: 0 });
+    }
+    if let Some(sinks) = form.sinks {
+        expect_len(KERNEL, "sinks [heads]", sinks.len(), heads)?;
+    }
     if heads == 0 || !heads.is_multiple_of(layout.kv_heads) {
         return Err(KernelError::Geometry {
             kernel: KERNEL,
@@ -120,13 +139,19 @@ pub(crate) fn attention(
 /// Returns tokens.
 pub(crate) fn router_topk(
     logits: &[f32],
+    bias: Option<&[f32]>,
     num_experts: usize,
     top_k: usize,
+    routing: &Routing,
     ids: &[u32],
     weights: &[f32],
 ) -> Result<usize, KernelError> {
     const KERNEL: &str = "router_topk";
     let tokens = rows_of(KERNEL, "logits [tokens, num_experts]", logits.len(), num_experts)?;
+    if let Some(bias) = bias {
+        expect_len(KERNEL, "bias [num_experts]", bias.len(), num_experts)?;
+    }
+    groups(KERNEL, num_experts, top_k, routing)?;
     if top_k == 0 || top_k > num_experts || u32::try_from(num_experts).is_err() {
         return Err(KernelError::Geometry {
             kernel: KERNEL,
@@ -139,6 +164,19 @@ pub(crate) fn router_topk(
     expect_len(KERNEL, "ids [tokens, top_k]", ids.len(), slots)?;
     expect_len(KERNEL, "weights [tokens, top_k]", weights.len(), slots)?;
     Ok(tokens)
+}
+
+/// Groups are equal, none has a single expert unless it is the only one, and the chosen ones have `top_k` experts.
+fn groups(kernel: &'static str, num_experts: usize, top_k: usize, routing: &Routing) -> Result<(), KernelError> {
+    let Routing { n_group, topk_group, .. } = *routing;
+    let wrong = |what, expected, found| Err(KernelError::Geometry { kernel, what, expected, found });
+    if n_group == 0 || !num_experts.is_multiple_of(n_group) || (n_group > 1 && num_experts / n_group < 2) {
+        return wrong("n_group", "1, or a divisor of num_experts that leaves two experts a group", n_group);
+    }
+    if topk_group == 0 || topk_group > n_group || num_experts / n_group * topk_group < top_k {
+        return wrong("topk_group", "1 to n_group, enough for top_k experts", topk_group);
+    }
+    Ok(())
 }
 
 pub(crate) fn permute(ids: &[u32], num_experts: usize, order: &[u32], offsets: &[u32]) -> Result<(), KernelError> {
@@ -159,13 +197,13 @@ pub(crate) struct Grouped {
     pub(crate) cols: usize,
 }
 
-/// Checks a routed product; `shape(expert)` is `(rows, cols)` of an expert's matrices, `None` where it has no weights.
-fn grouped(
+/// Checks a routed product; `projections(expert)` are an expert's, `None` where it has no weights.
+fn grouped<'a>(
     kernel: &'static str,
     (x, slots_per_row): (&[f32], usize),
     (order, offsets): (&[u32], &[u32]),
     num_experts: usize,
-    shape: impl Fn(usize) -> Option<[(usize, usize); 2]>,
+    projections: impl Fn(usize) -> Option<[Projection<'a>; 2]>,
     out: &[f32],
 ) -> Result<Grouped, KernelError> {
     routed(kernel, order, offsets, num_experts)?;
@@ -185,10 +223,11 @@ fn grouped(
         if used == 0 {
             continue;
         }
-        let found = shape(expert).ok_or(KernelError::MissingExpert { kernel, expert, slots: used })?;
-        for (found_rows, found_cols) in found {
-            expect_len(kernel, "rows of an expert", found_rows, rows)?;
-            expect_len(kernel, "cols of an expert", found_cols, cols)?;
+        let found = projections(expert).ok_or(KernelError::MissingExpert { kernel, expert, slots: used })?;
+        for Projection { weight, bias } in found {
+            expect_len(kernel, "rows of an expert", weight.rows(), rows)?;
+            expect_len(kernel, "cols of an expert", weight.cols(), cols)?;
+            expect_len(kernel, "bias of an expert", bias.map_or(rows, <[f32]>::len), rows)?;
         }
     }
     Ok(Grouped { rows, cols })
@@ -202,19 +241,19 @@ pub(crate) fn grouped_gate_up(
     experts: &[Option<GateUp<'_>>],
     out: &[f32],
 ) -> Result<Grouped, KernelError> {
-    let shape = |expert: usize| experts[expert].map(|e| [e.gate, e.up].map(|m| (m.rows(), m.cols())));
-    grouped("grouped_gate_up", (x, top_k), (order, offsets), experts.len(), shape, out)
+    let projections = |expert: usize| experts[expert].map(|e| [e.gate, e.up]);
+    grouped("grouped_gate_up", (x, top_k), (order, offsets), experts.len(), projections, out)
 }
 
 pub(crate) fn grouped_down(
     act: &[f32],
     order: &[u32],
     offsets: &[u32],
-    experts: &[Option<Matrix<'_>>],
+    experts: &[Option<Projection<'_>>],
     out: &[f32],
 ) -> Result<Grouped, KernelError> {
-    let shape = |expert: usize| experts[expert].map(|down| [(down.rows(), down.cols()); 2]);
-    grouped("grouped_down", (act, 1), (order, offsets), experts.len(), shape, out)
+    let projections = |expert: usize| experts[expert].map(|down| [down; 2]);
+    grouped("grouped_down", (act, 1), (order, offsets), experts.len(), projections, out)
 }
 
 /// `offsets` ascend from 0 to the number of slots, and `order` names every slot once.

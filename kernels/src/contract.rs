@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use crate::forms::Activation;
+
 /// Elements in one run: the chain of FMAs that nothing may reorder.
 pub const RUN: usize = 32;
 
@@ -69,16 +71,36 @@ pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
+/// The nonlinearity of a gated network on one pair.
+#[inline(always)]
+pub fn activate(activation: Activation, gate: f32, up: f32) -> f32 {
+    match activation {
+        Activation::SwiGlu => silu(gate) * up,
+        Activation::ClampedSwiGlu { alpha, limit } => {
+            // Written so that a NaN passes.
+            let gate = if gate > limit { limit } else { gate };
+            let up = if up > limit { limit } else { up };
+            let up = if up < -limit { -limit } else { up };
+            (up + 1.0) * (gate / (1.0 + exp(-(alpha * gate))))
+        }
+    }
+}
+
 /// One group in the contract's order: four chains of `step` from `+0.0`, then `(run0 + run1) + (run2 + run3)`.
 ///
 /// `range` holds at most [`GROUP`] indices; `step(acc, k)` adds element `k`.
 #[inline(always)]
-pub fn group(range: Range<usize>, mut step: impl FnMut(f32, usize) -> f32) -> f32 {
+pub fn group(range: Range<usize>, step: impl FnMut(f32, usize) -> f32) -> f32 {
+    group_part(range.clone(), range, step)
+}
+
+/// [`group`] of which only the elements of `part`, which lies within it, take part.
+#[inline(always)]
+pub fn group_part(range: Range<usize>, part: Range<usize>, mut step: impl FnMut(f32, usize) -> f32) -> f32 {
     let mut runs = [0.0f32; RUNS];
     for (index, run) in runs.iter_mut().enumerate() {
-        let start = (range.start + index * RUN).min(range.end);
-        let end = (start + RUN).min(range.end);
-        for k in start..end {
+        let start = range.start + index * RUN;
+        for k in start.max(part.start)..(start + RUN).min(part.end) {
             *run = step(*run, k);
         }
     }

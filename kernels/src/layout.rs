@@ -7,7 +7,7 @@
 //! - **INT4**: `[row tile][group of 128 cols][run of 32: 4][16 rows][16 bytes]`, a byte holding two neighbouring columns, the lower in
 //!   its low nibble, a nibble holding `q + 8` for `q` in −7..=7 (so 0 never occurs). Padding in rows and columns is `q = 0`. The scale plane
 //!   `[row tile][group][16 rows]` of bf16 follows; scales of padding rows are `+0.0`.
-//! - **F32**: `[rows][cols]`, for vectors and tables only.
+//! - **F32**: `[rows][cols]`, for vectors, an expert's biases and tables only.
 //!
 //! Multi-byte values are little-endian. A weight is `q * scale`; a scale is finite and not negative.
 //!
@@ -161,7 +161,8 @@ pub fn matrix_bytes(format: MatrixFormat, rows: usize, cols: usize) -> Option<us
     isize::try_from(bytes).ok().map(|_| bytes)
 }
 
-/// Where an expert's three matrices lie in its bytes: gate, up, down, each at a multiple of [`EXPERT_ALIGN`].
+/// Where an expert's parts lie in its bytes: gate, up, down, and behind them the biases of the three where it has some, each
+/// at a multiple of [`EXPERT_ALIGN`]. A bias is f32, one for each row, unpadded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExpertLayout {
     /// How all three are stored.
@@ -176,20 +177,42 @@ pub struct ExpertLayout {
     pub up_offset: usize,
     /// Byte offset of down, `[hidden_size, moe_intermediate_size]`.
     pub down_offset: usize,
-    /// Bytes of the whole expert, a multiple of [`EXPERT_ALIGN`]; bytes between and after the matrices are 0.
+    /// Byte offsets of the biases of gate, up and down, where there are biases.
+    pub bias_offsets: Option<[usize; 3]>,
+    /// Bytes of the whole expert, a multiple of [`EXPERT_ALIGN`]; bytes between and after the parts are 0.
     pub bytes: usize,
 }
 
 impl ExpertLayout {
     /// The layout for these sizes; `None` where a size is 0 or the bytes overflow.
-    pub fn new(format: MatrixFormat, hidden_size: usize, moe_intermediate_size: usize) -> Option<Self> {
+    pub fn new(format: MatrixFormat, hidden_size: usize, moe_intermediate_size: usize, biases: bool) -> Option<Self> {
         let gate_bytes = matrix_bytes(format, moe_intermediate_size, hidden_size)?;
         let down_bytes = matrix_bytes(format, hidden_size, moe_intermediate_size)?;
         let up_offset = gate_bytes.checked_next_multiple_of(EXPERT_ALIGN)?;
         let down_offset = up_offset.checked_mul(2)?;
-        let bytes = down_offset.checked_add(down_bytes)?.checked_next_multiple_of(EXPERT_ALIGN)?;
+        let mut bytes = down_offset.checked_add(down_bytes)?.checked_next_multiple_of(EXPERT_ALIGN)?;
+        let mut bias_offsets = None;
+        if biases {
+            let mut offsets = [0; 3];
+            let rows = [moe_intermediate_size, moe_intermediate_size, hidden_size];
+            for (offset, rows) in offsets.iter_mut().zip(rows) {
+                *offset = bytes;
+                let end = bytes.checked_add(rows.checked_mul(size_of::<f32>())?)?;
+                bytes = end.checked_next_multiple_of(EXPERT_ALIGN)?;
+            }
+            bias_offsets = Some(offsets);
+        }
         isize::try_from(bytes).ok()?;
-        Some(Self { format, hidden_size, moe_intermediate_size, gate_offset: 0, up_offset, down_offset, bytes })
+        Some(Self {
+            format,
+            hidden_size,
+            moe_intermediate_size,
+            gate_offset: 0,
+            up_offset,
+            down_offset,
+            bias_offsets,
+            bytes,
+        })
     }
 
     /// Byte range of gate in the expert.
@@ -205,6 +228,14 @@ impl ExpertLayout {
     /// Byte range of down in the expert.
     pub fn down(&self) -> Range<usize> {
         self.range(self.down_offset, self.hidden_size, self.moe_intermediate_size)
+    }
+
+    /// Byte ranges of the biases of gate, up and down, where there are biases.
+    pub fn biases(&self) -> Option<[Range<usize>; 3]> {
+        let rows = [self.moe_intermediate_size, self.moe_intermediate_size, self.hidden_size];
+        let range =
+            |part: usize, offset: usize| offset..offset.saturating_add(rows[part].saturating_mul(size_of::<f32>()));
+        self.bias_offsets.map(|[gate, up, down]| [range(0, gate), range(1, up), range(2, down)])
     }
 
     fn range(&self, offset: usize, rows: usize, cols: usize) -> Range<usize> {

@@ -5,18 +5,20 @@
 //! would have to account for.
 //!
 //! - `contract`: constants and scalar functions of the contract. `layout`, `matrix`, `kv`: how operands lie in memory.
+//! - `forms`: what a family's arithmetic may vary in, as data.
 //! - `check`: what each family demands of its operands. `error`: what it answers when they differ.
 
 mod check;
 pub mod contract;
 mod error;
+mod forms;
 mod kv;
 pub mod layout;
 mod matrix;
 pub mod simd;
 pub mod twin;
 
-pub use check::GateUp;
 pub use error::KernelError;
+pub use forms::{Activation, AttentionForm, GateUp, Projection, Routing, Scoring};
 pub use kv::{KvFormat, KvLayout, kv_bytes};
 pub use matrix::Matrix;

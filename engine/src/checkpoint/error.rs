@@ -96,7 +96,7 @@ pub enum CheckpointError {
         expected: Vec<usize>,
     },
     /// The tensor's elements are of a type that is not a weight's.
-    #[error("{path}: tensor {tensor} is {found}, expected BF16, F16 or F32")]
+    #[error("{path}: tensor {tensor} is {found}, expected {expected}")]
     Dtype {
         /// The shard.
         path: PathBuf,
@@ -104,6 +104,18 @@ pub enum CheckpointError {
         tensor: String,
         /// Its type in the file.
         found: String,
+        /// The types that would do.
+        expected: &'static str,
+    },
+    /// A part that reaches past the tensor it is a part of.
+    #[error("tensor {tensor}: a part up to element {last:?}, expected less than {elements}")]
+    Part {
+        /// The tensor.
+        tensor: String,
+        /// Index of the part's last element; `None` where it overflows.
+        last: Option<usize>,
+        /// Elements of the tensor.
+        elements: usize,
     },
     /// A weight is NaN or infinite, or becomes infinite when it is rounded to BF16.
     #[error("{path}: tensor {tensor} has {found} at element {element}, expected a finite number{within}")]

@@ -5,14 +5,17 @@
 //!
 //! - `open`: [`Checkpoint`], the folder as a whole: which shards there are and which tensor lies where;
 //! - `header`: the header of one safetensors file;
-//! - `tensor`: [`TensorView`], one tensor's bytes and their exact widening to f32;
+//! - `tensor`: [`TensorView`], one tensor's bytes and their exact widening to f32; `part`: vectors and matrices inside a
+//!   larger tensor; `mxfp4`: four-bit floats in blocks;
 //! - `hash`: SHA-256 of every file that decides what the model computes;
 //! - [`tokenizer`]: text to token ids and back.
 
 mod error;
 mod hash;
 mod header;
+mod mxfp4;
 mod open;
+mod part;
 mod tensor;
 #[cfg(test)]
 mod tests;

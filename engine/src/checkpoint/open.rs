@@ -10,6 +10,7 @@ use safetensors::tensor::TensorInfo;
 
 use super::error::CheckpointError;
 use super::header;
+use super::mxfp4::MXFP4_BLOCK;
 use super::tensor::{TensorView, WeightDtype};
 use crate::model::spec::TensorSource;
 
@@ -116,37 +117,60 @@ impl Checkpoint {
         self.tensors.len()
     }
 
-    /// A tensor of the model, with its type and its shape checked. Its bytes are not read yet.
+    /// A tensor of the model, or the part of one, with its type and its shape checked. Its bytes are not read yet.
     ///
     /// # Errors
-    /// No such tensor, another shape than `source` says, a type other than BF16, F16 and F32.
+    /// No such tensor, another shape than `source` says, a type other than BF16, F16 and F32, or U8 where MXFP4 is expected.
     pub fn tensor(&self, source: &TensorSource) -> Result<TensorView<'_>, CheckpointError> {
-        let Some((name, located)) = self.tensors.get_key_value(&source.name) else {
+        let Some(part) = &source.part else {
+            return self.find(&source.name, &source.shape, WeightDtype::FLOATS);
+        };
+        let view = match &part.mxfp4_scales {
+            None => self.find(&source.name, &part.file_shape, WeightDtype::FLOATS)?,
+            Some(scales) => {
+                let [blocks_shape, scales_shape] = mxfp4_shapes(&part.file_shape);
+                let blocks = self.find(&source.name, &blocks_shape, WeightDtype::MXFP4)?;
+                blocks.with_scales(self.find(scales, &scales_shape, WeightDtype::MXFP4)?.bytes)
+            }
+        };
+        view.part(&source.shape, part)
+    }
+
+    /// A whole tensor.
+    fn find(
+        &self,
+        name: &str,
+        shape: &[usize],
+        (accepted, expected): (&[WeightDtype], &'static str),
+    ) -> Result<TensorView<'_>, CheckpointError> {
+        let Some((name, located)) = self.tensors.get_key_value(name) else {
             return Err(CheckpointError::MissingTensor {
                 dir: self.dir.clone(),
-                tensor: source.name.clone(),
-                expected: source.shape.clone(),
+                tensor: name.to_owned(),
+                expected: shape.to_vec(),
                 tensors: self.tensors.len(),
             });
         };
         // `located` comes from `add_shard`, which pushes the shard with it and has checked the range against the file.
         let shard = &self.shards[located.shard];
         let info = &located.info;
-        if info.shape != source.shape {
+        if info.shape != shape {
             return Err(CheckpointError::Shape {
                 path: shard.path.clone(),
                 tensor: name.clone(),
                 found: info.shape.clone(),
-                expected: source.shape.clone(),
+                expected: shape.to_vec(),
             });
         }
-        let dtype = WeightDtype::from_safetensors(info.dtype).ok_or_else(|| CheckpointError::Dtype {
+        let dtype = WeightDtype::from_safetensors(info.dtype).filter(|dtype| accepted.contains(dtype));
+        let dtype = dtype.ok_or_else(|| CheckpointError::Dtype {
             path: shard.path.clone(),
             tensor: name.clone(),
             found: info.dtype.to_string(),
+            expected,
         })?;
         let bytes = &shard.map[info.data_offsets.0..info.data_offsets.1];
-        Ok(TensorView { name, dtype, shape: &info.shape, bytes, path: &shard.path })
+        Ok(TensorView::whole(name, dtype, &info.shape, bytes, &shard.path))
     }
 
     /// Lets the kernel drop the pages that reading has mapped, so that the process's resident memory does not grow to the
@@ -235,6 +259,13 @@ impl Checkpoint {
         }
         Ok(())
     }
+}
+
+/// Shapes of the blocks and of the scales that hold MXFP4 values of `shape`.
+fn mxfp4_shapes(shape: &[usize]) -> [Vec<usize>; 2] {
+    let (last, rest) = shape.split_last().map_or((0, shape), |(last, rest)| (*last, rest));
+    let scales = [rest, &[last / MXFP4_BLOCK]].concat();
+    [[scales.as_slice(), &[MXFP4_BLOCK / 2]].concat(), scales]
 }
 
 /// Whether a name stays within its folder on every system.

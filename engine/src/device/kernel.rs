@@ -1,7 +1,7 @@
 //! Every kernel that the engine launches, as data: operands are spans of device memory, shapes follow from their lengths.
 
-use assay_kernels::KvLayout;
 use assay_kernels::layout::{ExpertLayout, MatrixFormat};
+use assay_kernels::{Activation, KvLayout, Routing};
 
 use super::Span;
 
@@ -40,11 +40,13 @@ pub enum Kernel {
     RmsNorm { x: Span<f32>, weight: Span<f32>, eps: f32, out: Span<f32> },
     /// `out[T, rows] = weight[rows, cols] · x[T, cols] + bias[rows]`
     Linear { x: Span<f32>, weight: MatrixSpan, bias: Option<Span<f32>>, out: Span<f32> },
-    /// Norm of each head, then rope, in place on `x[T, heads * head_dim]`; tables are `[positions, head_dim / 2]`.
+    /// Norm (`[head_dim]` for each head, `[heads * head_dim]` for all together), then rope of each head's first `rotary_dim`
+    /// elements, in place on `x[T, heads * head_dim]`; tables are `[positions, rotary_dim / 2]`.
     HeadNormRope {
         x: Span<f32>,
         heads: usize,
         head_dim: usize,
+        rotary_dim: usize,
         norm: Option<Span<f32>>,
         eps: f32,
         cos: Span<f32>,
@@ -53,13 +55,30 @@ pub enum Kernel {
     },
     /// Stores `k[T, kv_heads * head_dim]` and `v` at `first_position ..`.
     KvAppend { k: Span<f32>, v: Span<f32>, cache: KvSpan, first_position: usize },
-    /// Causal attention of `q[T, heads * head_dim]` over the cache.
-    Attention { q: Span<f32>, heads: usize, cache: KvSpan, first_position: usize, scale: f32, out: Span<f32> },
-    /// Top-k of `logits[T, experts]` into `ids[T, top_k]` and `weights[T, top_k]`.
-    RouterTopK { logits: Span<f32>, num_experts: usize, top_k: usize, norm_topk_prob: bool, ids: Span<u32>, weights: Span<f32> },
+    /// Causal attention of `q[T, heads * head_dim]` over the cache, within a window, with `sinks[heads]`.
+    Attention {
+        q: Span<f32>,
+        heads: usize,
+        cache: KvSpan,
+        first_position: usize,
+        scale: f32,
+        window: Option<usize>,
+        sinks: Option<Span<f32>>,
+        out: Span<f32>,
+    },
+    /// Top-k of `logits[T, experts]`, `bias[experts]` added for the choice, into `ids[T, top_k]` and `weights[T, top_k]`.
+    RouterTopK {
+        logits: Span<f32>,
+        bias: Option<Span<f32>>,
+        num_experts: usize,
+        top_k: usize,
+        routing: Routing,
+        ids: Span<u32>,
+        weights: Span<f32>,
+    },
     /// Slots sorted by expert: `order[S]`, `offsets[experts + 1]`.
     Permute { ids: Span<u32>, order: Span<u32>, offsets: Span<u32> },
-    /// `out[S, intermediate] = silu(gate · x) * (up · x)` by the slot's expert; `table[experts]` holds addresses.
+    /// `out[S, intermediate] = activation(gate · x, up · x)` by the slot's expert; `table[experts]` holds addresses.
     GroupedGateUp {
         x: Span<f32>,
         top_k: usize,
@@ -67,6 +86,7 @@ pub enum Kernel {
         offsets: Span<u32>,
         table: Span<u64>,
         expert: ExpertLayout,
+        activation: Activation,
         out: Span<f32>,
     },
     /// `out[S, hidden] = down · act[S, intermediate]` by the slot's expert.
@@ -80,10 +100,14 @@ pub enum Kernel {
     },
     /// `out[T, hidden] = Σ weights · slots` in rank order.
     Combine { slots: Span<f32>, weights: Span<f32>, top_k: usize, out: Span<f32> },
-    /// `x = x + y`
-    AddAssign { x: Span<f32>, y: Span<f32> },
-    /// `out = silu(gate) * up`
-    SwiGlu { gate: Span<f32>, up: Span<f32>, out: Span<f32> },
+    /// `x = x + y * factor`
+    AddAssign { x: Span<f32>, y: Span<f32>, factor: f32 },
+    /// `x[T, width] = x + y * sigmoid(gates[T])`
+    AddGated { x: Span<f32>, y: Span<f32>, gates: Span<f32> },
+    /// `x = x * factor`
+    Scale { x: Span<f32>, factor: f32 },
+    /// `out = activation(gate, up)`
+    SwiGlu { gate: Span<f32>, up: Span<f32>, activation: Activation, out: Span<f32> },
     /// `out[0] = argmax(logits)`
     Argmax { logits: Span<f32>, out: Span<u32> },
 }
@@ -104,6 +128,8 @@ impl Kernel {
             Kernel::GroupedDown { .. } => "grouped_down",
             Kernel::Combine { .. } => "combine",
             Kernel::AddAssign { .. } => "add_assign",
+            Kernel::AddGated { .. } => "add_gated",
+            Kernel::Scale { .. } => "scale",
             Kernel::SwiGlu { .. } => "swiglu",
             Kernel::Argmax { .. } => "argmax",
         }

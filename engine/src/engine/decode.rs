@@ -6,7 +6,7 @@ use super::low_water::Phase;
 use crate::device::Device;
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, MoeSpec};
-use crate::weights::FfnWeights;
+use crate::weights::{FfnWeights, MoeWeights};
 
 impl<D: Device> Engine<D> {
     /// Appends `token` and returns the greedy choice after it. Its complete logits are then [`Engine::last_logits`].
@@ -39,13 +39,13 @@ impl<D: Device> Engine<D> {
             let pass = self.pass(index, &spec, &workspace, x, self.position);
             pass.attention(&mut self.device)?;
             match (&layer.ffn, &pass.weights.ffn) {
-                (FfnSpec::Moe(moe), FfnWeights::Moe { router }) => {
-                    pass.route(&mut self.device, moe, router)?;
-                    self.decode_experts(&pass, moe_layer, moe)?;
+                (FfnSpec::Moe(moe), FfnWeights::Moe(weights)) => {
+                    pass.route(&mut self.device, moe, weights)?;
+                    self.decode_experts(&pass, moe_layer, moe, weights)?;
                     moe_layer += 1;
                 }
                 (_, FfnWeights::Dense(mlp)) => pass.dense(&mut self.device, mlp)?,
-                (FfnSpec::Dense(_), FfnWeights::Moe { .. }) => {}
+                (FfnSpec::Dense(_), FfnWeights::Moe(_)) => {}
             }
         }
         self.head(x, 1, &workspace)?;
@@ -53,7 +53,13 @@ impl<D: Device> Engine<D> {
     }
 
     /// Looks the chosen experts up, brings in what is cold, launches, and lets the policy promote.
-    fn decode_experts(&mut self, pass: &LayerPass<'_>, moe_layer: usize, moe: &MoeSpec) -> Result<(), EngineError> {
+    fn decode_experts(
+        &mut self,
+        pass: &LayerPass<'_>,
+        moe_layer: usize,
+        moe: &MoeSpec,
+        weights: &MoeWeights,
+    ) -> Result<(), EngineError> {
         let Some(bank) = self.plan.bank else { return Ok(()) };
         let mut routes = vec![0u32; moe.num_experts_per_tok];
         self.device.download(pass.routes(moe)?.as_bytes(), bytemuck::cast_slice_mut(&mut routes))?;
@@ -66,7 +72,7 @@ impl<D: Device> Engine<D> {
             table[miss.expert.index() % bank.num_experts] = miss.to.address();
         }
         self.copy_experts(&misses)?;
-        pass.experts(&mut self.device, moe, &bank, &table)?;
+        pass.experts(&mut self.device, moe, weights, &bank, &table)?;
         self.residency.settle(moe_layer, &routes);
         Ok(())
     }

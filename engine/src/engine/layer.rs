@@ -5,7 +5,7 @@ use crate::device::{Device, Kernel, Span};
 use crate::error::EngineError;
 use crate::memory::{BankMap, Workspace};
 use crate::model::spec::{AttentionSpec, LayerSpec, MoeSpec};
-use crate::weights::{AttentionWeights, DenseWeights, LayerWeights, Linear};
+use crate::weights::{AttentionWeights, DenseWeights, LayerWeights, Linear, MoeWeights, SharedWeights};
 
 /// A layer's parts and the chunk that goes through it.
 pub(super) struct LayerPass<'a> {
@@ -23,7 +23,13 @@ pub(super) struct LayerPass<'a> {
 }
 
 impl LayerPass<'_> {
-    fn linear<D: Device>(&self, device: &mut D, linear: &Linear, x: Span<f32>, out: Span<f32>) -> Result<(), EngineError> {
+    fn linear<D: Device>(
+        &self,
+        device: &mut D,
+        linear: &Linear,
+        x: Span<f32>,
+        out: Span<f32>,
+    ) -> Result<(), EngineError> {
         let x = x.first(self.tokens * linear.weight.cols)?;
         let out = out.first(self.tokens * linear.weight.rows)?;
         device.launch(Kernel::Linear { x, weight: linear.weight, bias: linear.bias, out })?;
@@ -41,7 +47,8 @@ impl LayerPass<'_> {
     }
 
     fn add_branch<D: Device>(&self, device: &mut D) -> Result<(), EngineError> {
-        device.launch(Kernel::AddAssign { x: self.x, y: self.hidden(self.workspace.branch)? })?;
+        let factor = self.spec.residual_multiplier;
+        device.launch(Kernel::AddAssign { x: self.x, y: self.hidden(self.workspace.branch)?, factor })?;
         Ok(())
     }
 
@@ -52,11 +59,11 @@ impl LayerPass<'_> {
         heads: usize,
         norm: Option<Span<f32>>,
     ) -> Result<(), EngineError> {
-        let AttentionSpec { head_dim, .. } = self.spec.attention;
+        let AttentionSpec { head_dim, rotary_dim, .. } = self.spec.attention;
         let AttentionWeights { cos, sin, .. } = self.weights.attention;
         let x = x.first(self.tokens * heads * head_dim)?;
-        let first_position = self.first_position;
-        device.launch(Kernel::HeadNormRope { x, heads, head_dim, norm, eps: self.eps, cos, sin, first_position })?;
+        let (first_position, eps) = (self.first_position, self.eps);
+        device.launch(Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position })?;
         Ok(())
     }
 
@@ -80,36 +87,63 @@ impl LayerPass<'_> {
             cache: self.kv,
             first_position,
             scale: spec.scale,
+            window: spec.sliding_window,
+            sinks: weights.sinks,
             out: ws.attended.first(q_len)?,
         })?;
         self.linear(device, &weights.o_proj, ws.attended, ws.branch)?;
         self.add_branch(device)
     }
 
-    /// Norm, gate and up, SwiGLU, down, residual.
+    /// Norm, a dense network, residual.
     pub(super) fn dense<D: Device>(&self, device: &mut D, mlp: &DenseWeights) -> Result<(), EngineError> {
-        let ws = self.workspace;
-        let len = self.tokens * mlp.gate_proj.weight.rows;
-        let normed = self.norm(device, self.weights.post_attention_layernorm)?;
-        self.linear(device, &mlp.gate_proj, normed, ws.gate)?;
-        self.linear(device, &mlp.up_proj, normed, ws.up)?;
-        let out = ws.act.first(len)?;
-        device.launch(Kernel::SwiGlu { gate: ws.gate.first(len)?, up: ws.up.first(len)?, out })?;
-        self.linear(device, &mlp.down_proj, out, ws.branch)?;
+        self.norm(device, self.weights.post_attention_layernorm)?;
+        self.mlp(device, mlp, self.workspace.branch)?;
         self.add_branch(device)
     }
 
+    /// Gate and up of the normed residual stream, activation, down.
+    fn mlp<D: Device>(&self, device: &mut D, mlp: &DenseWeights, out: Span<f32>) -> Result<(), EngineError> {
+        let (ws, activation) = (self.workspace, mlp.activation);
+        let len = self.tokens * mlp.gate_proj.weight.rows;
+        self.linear(device, &mlp.gate_proj, ws.normed, ws.gate)?;
+        self.linear(device, &mlp.up_proj, ws.normed, ws.up)?;
+        let act = ws.act.first(len)?;
+        device.launch(Kernel::SwiGlu { gate: ws.gate.first(len)?, up: ws.up.first(len)?, activation, out: act })?;
+        self.linear(device, &mlp.down_proj, act, out)
+    }
+
+    /// Adds a shared expert's output to that of the routed ones.
+    fn shared<D: Device>(&self, device: &mut D, shared: &SharedWeights) -> Result<(), EngineError> {
+        let ws = self.workspace;
+        self.mlp(device, &shared.mlp, ws.shared_out)?;
+        let (x, y) = (self.hidden(ws.branch)?, self.hidden(ws.shared_out)?);
+        let Some(gate) = &shared.gate else {
+            device.launch(Kernel::AddAssign { x, y, factor: 1.0 })?;
+            return Ok(());
+        };
+        self.linear(device, gate, ws.normed, ws.shared_gate)?;
+        device.launch(Kernel::AddGated { x, y, gates: ws.shared_gate.first(self.tokens)? })?;
+        Ok(())
+    }
+
     /// Norm and router: afterwards `routes` and `route_weights` are set.
-    pub(super) fn route<D: Device>(&self, device: &mut D, moe: &MoeSpec, router: &Linear) -> Result<(), EngineError> {
+    pub(super) fn route<D: Device>(
+        &self,
+        device: &mut D,
+        moe: &MoeSpec,
+        weights: &MoeWeights,
+    ) -> Result<(), EngineError> {
         let ws = self.workspace;
         let (num_experts, top_k) = (moe.num_experts(), moe.num_experts_per_tok);
         let normed = self.norm(device, self.weights.post_attention_layernorm)?;
-        self.linear(device, router, normed, ws.router_logits)?;
+        self.linear(device, &weights.router, normed, ws.router_logits)?;
         device.launch(Kernel::RouterTopK {
             logits: ws.router_logits.first(self.tokens * num_experts)?,
+            bias: weights.correction_bias,
             num_experts,
             top_k,
-            norm_topk_prob: moe.norm_topk_prob,
+            routing: moe.routing,
             ids: self.routes(moe)?,
             weights: ws.route_weights.first(self.tokens * top_k)?,
         })?;
@@ -121,11 +155,12 @@ impl LayerPass<'_> {
         Ok(self.workspace.routes.first(self.tokens * moe.num_experts_per_tok)?)
     }
 
-    /// The routed experts, whose addresses `table` gives, and the residual.
+    /// The routed experts, whose addresses `table` gives, the shared one, and the residual.
     pub(super) fn experts<D: Device>(
         &self,
         device: &mut D,
         moe: &MoeSpec,
+        weights: &MoeWeights,
         bank: &BankMap,
         table: &[u64],
     ) -> Result<(), EngineError> {
@@ -139,10 +174,14 @@ impl LayerPass<'_> {
         let act = ws.expert_act.first(slots * bank.expert.moe_intermediate_size)?;
         let out = ws.expert_out.first(slots * self.hidden_size)?;
         let (table, expert, x) = (on_device, bank.expert, self.hidden(ws.normed)?);
-        device.launch(Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, out: act })?;
+        let activation = moe.activation();
+        device.launch(Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, activation, out: act })?;
         device.launch(Kernel::GroupedDown { act, order, offsets, table, expert, out })?;
-        let weights = ws.route_weights.first(slots)?;
-        device.launch(Kernel::Combine { slots: out, weights, top_k, out: self.hidden(ws.branch)? })?;
+        let route_weights = ws.route_weights.first(slots)?;
+        device.launch(Kernel::Combine { slots: out, weights: route_weights, top_k, out: self.hidden(ws.branch)? })?;
+        if let Some(shared) = &weights.shared {
+            self.shared(device, shared)?;
+        }
         self.add_branch(device)
     }
 }

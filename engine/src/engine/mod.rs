@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 pub use calibrate::{Calibration, Requirement};
 pub use low_water::{LowWater, Phase};
+pub use prefill::EachLogits;
 
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;
@@ -249,7 +250,7 @@ impl<D: Device> Engine<D> {
         let ids = ids.first(tokens.len())?;
         self.device.upload(bytemuck::cast_slice(tokens), ids.as_bytes())?;
         self.device.launch(Kernel::Embed { ids, table: self.weights.embed_tokens, out })?;
-        Ok(())
+        self.scale(out, self.spec.embedding_multiplier)
     }
 
     /// Final norm and head over `rows` rows of the residual stream; logits go to the first rows of the logits buffer.
@@ -260,7 +261,16 @@ impl<D: Device> Engine<D> {
         let weight: MatrixSpan = self.weights.lm_head;
         let logits = self.logits.first(rows * weight.rows)?;
         self.device.launch(Kernel::Linear { x: out, weight, bias: None, out: logits })?;
+        self.scale(logits, self.spec.logits_multiplier)?;
         Ok(logits)
+    }
+
+    /// Multiplies in place; most models have nothing to multiply by.
+    fn scale(&mut self, x: Span<f32>, factor: f32) -> Result<(), EngineError> {
+        if factor != 1.0 {
+            self.device.launch(Kernel::Scale { x, factor })?;
+        }
+        Ok(())
     }
 
     /// Greedy choice from the first row of logits.
@@ -321,9 +331,7 @@ impl<D: Device> Engine<D> {
 
     /// A table of one layer's resident experts.
     fn resident_table(&self, moe_layer: usize, bank: &BankMap) -> Vec<u64> {
-        (0..bank.num_experts)
-            .map(|expert| self.residency.address(moe_layer, expert).unwrap_or(EXPERT_ABSENT))
-            .collect()
+        (0..bank.num_experts).map(|expert| self.residency.address(moe_layer, expert).unwrap_or(EXPERT_ABSENT)).collect()
     }
 }
 

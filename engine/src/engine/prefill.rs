@@ -18,7 +18,7 @@ use crate::model::spec::FfnSpec;
 use crate::weights::FfnWeights;
 
 /// Called with a position and its complete logits.
-type EachLogits<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>;
+pub type EachLogits<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>;
 
 /// Consecutive layers whose experts are on the device together.
 #[derive(Debug, Clone)]
@@ -49,12 +49,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// [`Engine::prefill`], and the complete logits of every position from the `from`th token of `tokens` on, in order.
-    pub fn prefill_logits(
-        &mut self,
-        tokens: &[u32],
-        from: usize,
-        each: &mut dyn FnMut(usize, &[f32]) -> Result<(), EngineError>,
-    ) -> Result<u32, EngineError> {
+    pub fn prefill_logits(&mut self, tokens: &[u32], from: usize, each: EachLogits<'_>) -> Result<u32, EngineError> {
         self.prefill_with(tokens, from, Some(each))
     }
 
@@ -254,15 +249,15 @@ impl<D: Device> Engine<D> {
             let pass = self.pass(index, &spec, &memory.workspace, x, self.position + chunk.start);
             pass.attention(&mut self.device)?;
             match (&spec.layers[index].ffn, &pass.weights.ffn, &self.plan.bank) {
-                (FfnSpec::Moe(moe), FfnWeights::Moe { router }, Some(bank)) => {
+                (FfnSpec::Moe(moe), FfnWeights::Moe(weights), Some(bank)) => {
                     let bank: BankMap = *bank;
-                    pass.route(&mut self.device, moe, router)?;
+                    pass.route(&mut self.device, moe, weights)?;
                     self.observe(group.first_moe + moe_layers, pass.routes(moe)?)?;
-                    pass.experts(&mut self.device, moe, &bank, &group.tables[moe_layers])?;
+                    pass.experts(&mut self.device, moe, weights, &bank, &group.tables[moe_layers])?;
                     moe_layers += 1;
                 }
                 (_, FfnWeights::Dense(mlp), _) => pass.dense(&mut self.device, mlp)?,
-                (_, FfnWeights::Moe { .. }, _) => {}
+                (_, FfnWeights::Moe(_), _) => {}
             }
         }
         Ok(())

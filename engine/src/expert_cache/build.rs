@@ -217,6 +217,7 @@ impl<W: Write + Seek + Send, P: FnMut(u64, u64)> Builder<'_, W, P> {
         for expert in experts {
             for linear in [&expert.gate_proj, &expert.up_proj, &expert.down_proj] {
                 self.checkpoint.tensor(&linear.weight)?;
+                linear.bias.as_ref().map(|bias| self.checkpoint.tensor(bias)).transpose()?;
             }
         }
         Ok(())
@@ -286,6 +287,15 @@ impl ExpertEncoder<'_> {
         let gate = self.matrix(&expert.gate_proj, intermediate, hidden, &mut packed[layout.gate()])?;
         let up = self.matrix(&expert.up_proj, intermediate, hidden, &mut packed[layout.up()])?;
         let down = self.matrix(&expert.down_proj, hidden, intermediate, &mut packed[layout.down()])?;
+        let linears = [&expert.gate_proj, &expert.up_proj, &expert.down_proj];
+        for (linear, range) in linears.into_iter().zip(layout.biases().into_iter().flatten()) {
+            // `geometry` has seen to it that there is one for each.
+            let Some(bias) = &linear.bias else { continue };
+            let values = self.checkpoint.tensor(bias)?.to_f32_vec()?;
+            for (out, value) in packed[range].as_chunks_mut().0.iter_mut().zip(values) {
+                *out = value.to_le_bytes();
+            }
+        }
         Ok(gate.and(up).and(down))
     }
 

@@ -16,8 +16,8 @@ use super::quantize::{QuantizeMethod, SEARCH_PERCENTS};
 
 /// First bytes of every expert cache.
 pub(super) const MAGIC: [u8; 8] = *b"ASSAYXPT";
-/// Version of the container; 1 is the first.
-pub(super) const FORMAT_VERSION: u32 = 1;
+/// Version of the container. 2 says whether experts have biases.
+pub(super) const FORMAT_VERSION: u32 = 2;
 /// The payload and every layer in it start at a multiple of this.
 pub(super) const PAGE_BYTES: u64 = 4096;
 /// Magic, length and hash.
@@ -125,6 +125,8 @@ pub struct LayerRecord {
     pub hidden_size: usize,
     /// Outputs of gate and up, inputs of down.
     pub moe_intermediate_size: usize,
+    /// Whether the projections have biases.
+    pub biases: bool,
     /// Bytes of one expert.
     pub expert_bytes: usize,
     /// Where the first expert starts, from the start of the payload.
@@ -134,6 +136,11 @@ pub struct LayerRecord {
 }
 
 impl LayerRecord {
+    /// How an expert is laid out; `None` where a size is 0 or overflows.
+    pub fn expert_layout(&self, format: MatrixFormat) -> Option<ExpertLayout> {
+        ExpertLayout::new(format, self.hidden_size, self.moe_intermediate_size, self.biases)
+    }
+
     /// Bytes of all experts; checked to be in range when a header is read or made.
     pub fn bytes(&self) -> usize {
         self.num_experts.saturating_mul(self.expert_bytes)
@@ -257,7 +264,7 @@ impl Header {
                 return bad(format!("it follows layer {}", previous.unwrap_or(0)), "ascending layers".to_owned());
             }
             previous = Some(record.layer);
-            let layout = ExpertLayout::new(self.encoding.format(), record.hidden_size, record.moe_intermediate_size);
+            let layout = record.expert_layout(self.encoding.format());
             let shape = format!("experts of {} x {}", record.moe_intermediate_size, record.hidden_size);
             let Some(layout) = layout else {
                 return bad(shape, "a size that fits in memory".to_owned());

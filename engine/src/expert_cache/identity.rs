@@ -97,6 +97,7 @@ impl CacheIdentity {
                 num_experts: geometry.num_experts,
                 hidden_size: geometry.expert.hidden_size,
                 moe_intermediate_size: geometry.expert.moe_intermediate_size,
+                biases: geometry.expert.bias_offsets.is_some(),
                 expert_bytes: geometry.expert.bytes,
                 offset,
                 sha256: "0".repeat(64),
@@ -138,10 +139,9 @@ impl CacheIdentity {
         same("the number of MoE layers", header.layers.len().to_string(), expected.layers.len().to_string())?;
         for (found, expected) in header.layers.iter().zip(&expected.layers) {
             let show = |record: &LayerRecord| {
-                format!(
-                    "layer {} with {} experts of {} x {}",
-                    record.layer, record.num_experts, record.moe_intermediate_size, record.hidden_size
-                )
+                let (rows, cols) = (record.moe_intermediate_size, record.hidden_size);
+                let biases = if record.biases { " with biases" } else { "" };
+                format!("layer {} with {} experts of {rows} x {cols}{biases}", record.layer, record.num_experts)
             };
             same("the geometry", show(found), show(expected))?;
         }
@@ -166,19 +166,23 @@ fn too_large(layer: usize, num_experts: usize, expert_bytes: usize) -> CacheErro
     CacheError::Model { layer, found, expected: "at least one expert, and a size that fits in memory" }
 }
 
-/// Shape of a layer, after checking that all its experts are alike and hold weights alone.
+/// Shape of a layer, after checking that all its experts are alike.
 fn geometry(layer: usize, moe: &MoeSpec, hidden: usize, encoding: Encoding) -> Result<LayerGeometry, CacheError> {
     let intermediate = moe.moe_intermediate_size();
+    let biases = moe.expert_biases();
     let wanted = [[intermediate, hidden], [intermediate, hidden], [hidden, intermediate]];
     for (index, expert) in moe.experts.iter().enumerate() {
         for (linear, shape) in [&expert.gate_proj, &expert.up_proj, &expert.down_proj].into_iter().zip(&wanted) {
-            if linear.bias.is_some() {
-                let found = format!("expert {index} has a bias");
-                return Err(CacheError::Model { layer, found, expected: "experts without biases" });
+            if linear.bias.is_some() != biases {
+                let found =
+                    format!("expert {index} with {}", if biases { "a projection without bias" } else { "a bias" });
+                return Err(CacheError::Model { layer, found, expected: "biases on every projection or on none" });
             }
-            if linear.weight.shape != shape {
-                let found = format!("tensor {} of shape {:?}", linear.weight.name, linear.weight.shape);
-                return Err(CacheError::Model { layer, found, expected: "experts of one shape within a layer" });
+            for (source, shape) in [(Some(&linear.weight), &shape[..]), (linear.bias.as_ref(), &shape[..1])] {
+                if let Some(source) = source.filter(|source| source.shape != shape) {
+                    let found = format!("tensor {} of shape {:?}", source.name, source.shape);
+                    return Err(CacheError::Model { layer, found, expected: "experts of one shape within a layer" });
+                }
             }
         }
     }
@@ -187,7 +191,7 @@ fn geometry(layer: usize, moe: &MoeSpec, hidden: usize, encoding: Encoding) -> R
         found: format!("experts of {intermediate} x {hidden}"),
         expected: "at least one expert, and a size that fits in memory",
     };
-    let expert = ExpertLayout::new(encoding.format(), hidden, intermediate).ok_or_else(shape_error)?;
+    let expert = ExpertLayout::new(encoding.format(), hidden, intermediate, biases).ok_or_else(shape_error)?;
     let num_experts = moe.num_experts();
     let bytes = num_experts.checked_mul(expert.bytes).filter(|bytes| *bytes > 0 && isize::try_from(*bytes).is_ok());
     if bytes.is_none() {

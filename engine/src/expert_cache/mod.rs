@@ -14,7 +14,7 @@
 //! | to a multiple of 4096 | zeros |
 //! | the payload | each MoE layer at a multiple of 4096, its experts one after another, zeros after the last |
 //!
-//! An expert is gate, up and down as [`ExpertLayout`](assay_kernels::layout::ExpertLayout) says. The header names the SHA-256
+//! An expert is gate, up and down, with their biases behind them where there are some, as [`ExpertLayout`](assay_kernels::layout::ExpertLayout) says. The header names the SHA-256
 //! of every source file: a cache of another checkpoint, format or method is refused with both values, and never rebuilt
 //! without being asked to.
 //!

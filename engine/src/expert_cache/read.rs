@@ -88,7 +88,7 @@ impl ExpertCache {
     /// How an expert of a layer of the model is laid out; `None` where the layer has no experts.
     pub fn expert_layout(&self, layer: usize) -> Option<ExpertLayout> {
         let record = self.header.layers.iter().find(|record| record.layer == layer)?;
-        ExpertLayout::new(self.header.encoding.format(), record.hidden_size, record.moe_intermediate_size)
+        record.expert_layout(self.header.encoding.format())
     }
 
     /// Size of the file.

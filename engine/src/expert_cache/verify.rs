@@ -67,7 +67,7 @@ impl ExpertCache {
 
     fn verify_layer(&self, record: &LayerRecord, progress: &(dyn Fn(u64) + Sync)) -> Result<(), CacheError> {
         let format = self.header.encoding.format();
-        let Some(layout) = ExpertLayout::new(format, record.hidden_size, record.moe_intermediate_size) else {
+        let Some(layout) = record.expert_layout(format) else {
             // A header with such a layer has been refused already.
             let found = format!("layer {}: experts without a size", record.layer);
             return Err(CacheError::malformed(&self.path, found, "a size that fits in memory"));
@@ -118,6 +118,16 @@ impl ExpertCache {
                 source,
             })?;
         }
+        let names = ["gate_proj", "up_proj", "down_proj"];
+        for (name, range) in names.into_iter().zip(layout.biases().into_iter().flatten()) {
+            self.validate_gap(layer, expert, &bytes[end..range.start])?;
+            end = range.end;
+            let values = bytes[range].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            if let Some((row, found)) = values.enumerate().find(|(_, value)| !value.is_finite()) {
+                let found = format!("layer {layer}, expert {expert}, bias of {name}: row {row} is {found}");
+                return Err(CacheError::malformed(&self.path, found, "a finite number"));
+            }
+        }
         self.validate_gap(layer, expert, &bytes[end..])
     }
 
@@ -125,7 +135,7 @@ impl ExpertCache {
         if gap.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
-        let found = format!("layer {layer}, expert {expert}: padding between matrices that is not zero");
+        let found = format!("layer {layer}, expert {expert}: padding between its parts that is not zero");
         Err(CacheError::malformed(&self.path, found, "zeros"))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use assay_kernels::Routing;
 use serde::Deserialize;
 
 use super::error::GgufError;
@@ -127,8 +128,9 @@ fn uniform_experts(spec: &ModelSpec) -> Result<&MoeSpec, GgufError> {
         found = Some(moe);
     }
     let moe = found.ok_or_else(|| no_layers(spec))?;
-    if !moe.norm_topk_prob {
-        return Err(unsupported("norm_topk_prob", "false", "true, as llama.cpp has it for this architecture"));
+    if moe.routing != Routing::softmax(true) {
+        let found = format!("{:?}", moe.routing);
+        return Err(unsupported("the routing", found, "a softmax with norm_topk_prob, as llama.cpp has it"));
     }
     Ok(moe)
 }

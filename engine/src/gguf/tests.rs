@@ -219,7 +219,7 @@ fn what_cannot_be_said_is_refused_and_leaves_no_file() {
         assert!(!out.exists() && std::fs::read_dir(folder.path()).unwrap().count() == 1, "{to} leaves a file");
         std::fs::write(&path, text).unwrap();
     };
-    check("config.json", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "norm_topk_prob is false");
+    check("config.json", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "norm_topk_prob: false");
     check("tokenizer.json", "\"BPE\"", "\"Unigram\"", "expected BPE");
     check("tokenizer.json", "\"version\"", "version", "tokenizer.json");
     check("tokenizer.json", r"|\\p{N}|", r"|\\p{N}{1,3}|", "way of splitting");

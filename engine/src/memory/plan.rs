@@ -143,7 +143,8 @@ impl MemoryPlan {
     }
     /// What a prefill of `tokens` in chunks of `chunk` borrows, with two staging regions of `staging` bytes.
     pub fn prefill_bytes(&self, tokens: usize, chunk: usize, staging: u64) -> u64 {
-        let workspace = Workspace::bytes(&self.sizes, chunk.min(tokens).max(1)).next_multiple_of(crate::device::ALIGNMENT);
+        let workspace =
+            Workspace::bytes(&self.sizes, chunk.min(tokens).max(1)).next_multiple_of(crate::device::ALIGNMENT);
         self.hidden_bytes(tokens) + workspace + 2 * staging.next_multiple_of(crate::device::ALIGNMENT)
     }
     /// The least budget under which a prompt of the whole context can be prefilled, in chunks of `min_chunk`, with the
@@ -160,7 +161,14 @@ impl MemoryPlan {
             return Ok(());
         }
         let (persistent, margin) = (self.persistent_bytes(), self.margin_bytes);
-        Err(EngineError::BudgetTooSmall { budget, needed, persistent, prefill: needed - persistent - margin, margin, min_chunk })
+        Err(EngineError::BudgetTooSmall {
+            budget,
+            needed,
+            persistent,
+            prefill: needed - persistent - margin,
+            margin,
+            min_chunk,
+        })
     }
     /// A budget under which every expert is resident through a prefill of the whole context in chunks of `chunk`.
     pub fn resident_budget(&self, chunk: usize) -> u64 {
@@ -187,14 +195,14 @@ fn bank_map(spec: &ModelSpec, sizes: &Sizes, format: MatrixFormat) -> Result<Opt
     }
     for (index, layer) in spec.layers.iter().enumerate() {
         if let FfnSpec::Moe(moe) = &layer.ffn {
-            let found = (moe.num_experts(), moe.moe_intermediate_size());
-            let expected = (sizes.num_experts, sizes.moe_intermediate_size);
+            let found = (moe.num_experts(), moe.moe_intermediate_size(), moe.expert_biases());
+            let expected = (sizes.num_experts, sizes.moe_intermediate_size, sizes.expert_biases);
             if found != expected {
                 return Err(EngineError::UnevenExperts { layer: index, found, expected });
             }
         }
     }
-    let expert = ExpertLayout::new(format, spec.hidden_size, sizes.moe_intermediate_size)
+    let expert = ExpertLayout::new(format, spec.hidden_size, sizes.moe_intermediate_size, sizes.expert_biases)
         .ok_or(EngineError::TooLarge { what: "an expert" })?;
     let map = BankMap { expert, num_experts: sizes.num_experts, moe_layers: sizes.moe_layers };
     let fits = expert.bytes.checked_mul(map.num_experts).and_then(|layer| layer.checked_mul(map.moe_layers + 1));

@@ -19,8 +19,12 @@ pub struct Sizes {
     pub top_k: usize,
     /// Width between an expert's projections.
     pub moe_intermediate_size: usize,
-    /// Width between a dense layer's projections.
+    /// Whether experts have biases.
+    pub expert_biases: bool,
+    /// Width between the projections of a dense layer or a shared expert.
     pub intermediate_size: usize,
+    /// Layers with a shared expert.
+    pub shared_layers: usize,
     /// Layers with experts.
     pub moe_layers: usize,
 }
@@ -36,7 +40,9 @@ impl Sizes {
             num_experts: 0,
             top_k: 0,
             moe_intermediate_size: 0,
+            expert_biases: false,
             intermediate_size: 0,
+            shared_layers: 0,
             moe_layers: 0,
         };
         for layer in &spec.layers {
@@ -50,6 +56,11 @@ impl Sizes {
                     sizes.num_experts = sizes.num_experts.max(moe.num_experts());
                     sizes.top_k = sizes.top_k.max(moe.num_experts_per_tok);
                     sizes.moe_intermediate_size = sizes.moe_intermediate_size.max(moe.moe_intermediate_size());
+                    sizes.expert_biases |= moe.expert_biases();
+                    if let Some(shared) = &moe.shared {
+                        sizes.shared_layers += 1;
+                        sizes.intermediate_size = sizes.intermediate_size.max(shared.mlp.intermediate_size);
+                    }
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! Activations of one chunk of tokens. Attention's part and the feed-forward part overlay each other.
+//! Activations of one chunk of tokens. Attention, routed experts and dense networks overlay each other: a shared expert runs
+//! after the routed ones have been combined.
 
 use super::Sizes;
 use crate::device::{Carver, DeviceError, Span};
@@ -44,6 +45,10 @@ pub struct Workspace {
     pub up: Span<f32>,
     /// `[T, intermediate_size]`
     pub act: Span<f32>,
+    /// `[T, hidden_size]`, a shared expert's output; empty in a model without.
+    pub shared_out: Span<f32>,
+    /// `[T]` what its gate says; empty in a model without.
+    pub shared_gate: Span<f32>,
 }
 
 impl Workspace {
@@ -72,6 +77,9 @@ impl Workspace {
         let gate = carver.take(tokens * sizes.intermediate_size);
         let up = carver.take(tokens * sizes.intermediate_size);
         let act = carver.take(tokens * sizes.intermediate_size);
+        let shared_tokens = if sizes.shared_layers > 0 { tokens } else { 0 };
+        let shared_out = carver.take(shared_tokens * sizes.hidden_size);
+        let shared_gate = carver.take(shared_tokens);
         let workspace = Self {
             tokens,
             ids,
@@ -92,6 +100,8 @@ impl Workspace {
             gate,
             up,
             act,
+            shared_out,
+            shared_gate,
         };
         (workspace, carver.bytes())
     }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::error::ModelError;
 
 /// A `config.json`, or an object inside one.
+#[derive(Clone)]
 pub(super) struct Config<'a> {
     path: &'a Path,
     /// What stands in front of a field's name in errors: nothing, or the object's own name and a dot.
@@ -95,6 +96,13 @@ impl<'a> Config<'a> {
             Some(Value::Bool(value)) => Ok(*value),
             Some(other) => Err(self.wrong(field, other, "true or false")),
         }
+    }
+
+    /// A list of texts, or `None` where the field is absent.
+    pub(super) fn optional_strs(&self, field: &str) -> Result<Option<Vec<&'a str>>, ModelError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        let texts = value.as_array().and_then(|items| items.iter().map(Value::as_str).collect());
+        texts.map(Some).ok_or_else(|| self.wrong(field, value, "a list of texts"))
     }
 
     /// A text, or `None` where the field is absent.

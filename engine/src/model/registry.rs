@@ -16,7 +16,16 @@ struct Family {
 }
 
 /// One line a family.
-const FAMILIES: &[Family] = &[Family { model_type: "qwen3_moe", build: families::qwen3_moe::build }];
+const FAMILIES: &[Family] = &[
+    Family { model_type: "glm4_moe", build: families::glm4_moe::build },
+    Family { model_type: "gpt_oss", build: families::gpt_oss::build },
+    Family { model_type: "granitemoe", build: families::granitemoe::build },
+    Family { model_type: "minimax_m2", build: families::minimax_m2::build },
+    Family { model_type: "mixtral", build: families::mixtral::build },
+    Family { model_type: "olmoe", build: families::olmoe::build },
+    Family { model_type: "qwen2_moe", build: families::qwen2_moe::build },
+    Family { model_type: "qwen3_moe", build: families::qwen3_moe::build },
+];
 
 /// Every `model_type` that can be loaded.
 pub fn model_types() -> impl Iterator<Item = &'static str> {

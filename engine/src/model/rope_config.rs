@@ -30,9 +30,57 @@ const DEFAULT_BETA_FAST: f64 = 32.0;
 /// transformers' `beta_slow` where the config has none.
 const DEFAULT_BETA_SLOW: f64 = 1.0;
 
-/// Reads the one rope that all layers of the model use.
+/// Reads the one rope that all layers of the model use, of a family that turns whole heads.
 pub(super) fn read(config: &Config<'_>, max_position_embeddings: usize) -> Result<RopeSpec, ModelError> {
     whole_head(config)?;
+    for object in objects(config)? {
+        whole_head(&object)?;
+    }
+    read_rope(config, max_position_embeddings)
+}
+
+/// Reads the rope of a family that turns the first part of each head: also how many elements that is. Where the config does
+/// not say, it is the share `default_factor`.
+pub(super) fn read_partial(
+    config: &Config<'_>,
+    max_position_embeddings: usize,
+    head_dim: usize,
+    default_factor: f64,
+) -> Result<(RopeSpec, usize), ModelError> {
+    const FACTOR: &str = "partial_rotary_factor";
+    let mut rotary_dim = config.optional_usize("rotary_dim", 1..=head_dim)?;
+    let mut objects = objects(config)?;
+    objects.push(config.clone());
+    for object in objects {
+        let Some(factor) = object.optional_positive(FACTOR)? else { continue };
+        // transformers cuts off what is behind the point.
+        let turned = (head_dim as f64 * factor) as usize;
+        if factor > 1.0 || rotary_dim.is_some_and(|known| known != turned) {
+            let expected = match rotary_dim {
+                Some(known) => {
+                    format!("a share of head_dim, {head_dim}, that comes to {known} as elsewhere in the config")
+                }
+                None => "a number up to 1".to_owned(),
+            };
+            return Err(object.wrong(FACTOR, factor, expected));
+        }
+        rotary_dim = Some(turned);
+    }
+    let rotary_dim = rotary_dim.unwrap_or((head_dim as f64 * default_factor) as usize);
+    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
+        let expected = format!("an even number above 0 of the {head_dim} elements of a head to turn");
+        return Err(config.wrong(FACTOR, format!("{rotary_dim} elements"), expected));
+    }
+    Ok((read_rope(config, max_position_embeddings)?, rotary_dim))
+}
+
+/// The objects about rope that the config has, under their names of either style.
+fn objects<'a>(config: &Config<'a>) -> Result<Vec<Config<'a>>, ModelError> {
+    let objects = ["rope_parameters", "rope_scaling"].map(|field| config.object(field)).into_iter();
+    objects.filter_map(Result::transpose).collect()
+}
+
+fn read_rope(config: &Config<'_>, max_position_embeddings: usize) -> Result<RopeSpec, ModelError> {
     let mut found: Option<RopeSpec> = None;
     for field in ["rope_parameters", "rope_scaling"] {
         let Some(object) = config.object(field)? else { continue };
@@ -58,7 +106,6 @@ fn read_object(
     object: &Config<'_>,
     max_position_embeddings: usize,
 ) -> Result<RopeSpec, ModelError> {
-    whole_head(object)?;
     let (kind_field, kind) = match (object.optional_str("rope_type")?, object.optional_str("type")?) {
         (Some(kind), Some(other)) if kind != other => {
             return Err(object.wrong("type", other, format!("{kind}, the value of rope_type")));
@@ -88,7 +135,7 @@ fn theta(config: &Config<'_>, object: &Config<'_>) -> Result<f64, ModelError> {
     if theta > 1.0 { Ok(theta) } else { Err(config.wrong("rope_theta", theta, "a number above 1")) }
 }
 
-/// Rope covers the whole head in every family so far.
+/// Refuses rope that covers less than the whole head.
 fn whole_head(object: &Config<'_>) -> Result<(), ModelError> {
     let factor = object.optional_positive("partial_rotary_factor")?;
     object.require(factor.is_none_or(|factor| factor == 1.0), "partial_rotary_factor", "1, or no such field")

@@ -3,6 +3,8 @@
 //! A family file turns a `config.json` into one of these. Field names are Hugging Face's. Nothing here knows of
 //! precision, residency or devices.
 
+use assay_kernels::{Activation, Routing};
+
 /// A whole model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
@@ -22,6 +24,10 @@ pub struct ModelSpec {
     pub lm_head: TensorSource,
     /// Final norm, `[hidden_size]`.
     pub final_norm: TensorSource,
+    /// Factor on every embedding, usually 1.
+    pub embedding_multiplier: f32,
+    /// Factor on every logit, usually 1.
+    pub logits_multiplier: f32,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
     /// Token ids that end a sequence, from config.json.
@@ -39,6 +45,8 @@ pub struct LayerSpec {
     pub attention: AttentionSpec,
     /// The feed-forward part.
     pub ffn: FfnSpec,
+    /// Factor on what each part adds to the residual stream, usually 1.
+    pub residual_multiplier: f32,
 }
 
 /// Grouped-query attention.
@@ -60,22 +68,28 @@ pub struct AttentionSpec {
     pub v_proj: LinearSource,
     /// `[hidden_size, num_attention_heads * head_dim]`
     pub o_proj: LinearSource,
-    /// RMSNorm weights `[head_dim]` on every query head and every key head, before rope.
+    /// RMSNorm on queries and keys, before rope.
     pub qk_norm: Option<QkNorm>,
     /// Rotary position embedding.
     pub rope: RopeSpec,
+    /// The first elements of each head, an even number of them, which rope turns; the rest it leaves alone.
+    pub rotary_dim: usize,
+    /// A query sees the last so many positions, its own among them; `None` for all.
+    pub sliding_window: Option<usize>,
+    /// `[num_attention_heads]`: a score for each head that takes part in the softmax and has no value.
+    pub sinks: Option<TensorSource>,
 }
 
-/// RMSNorm on each head of q and k.
+/// RMSNorm on q and k: weights `[head_dim]` norm each head by itself, weights as wide as the projection all heads together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QkNorm {
-    /// `[head_dim]`
+    /// `[head_dim]` or `[num_attention_heads * head_dim]`
     pub q_norm: TensorSource,
-    /// `[head_dim]`
+    /// `[head_dim]` or `[num_key_value_heads * head_dim]`
     pub k_norm: TensorSource,
 }
 
-/// Rotary position embedding; a head's first half is paired with its second half.
+/// Rotary position embedding; the first half of the elements that turn is paired with their second half.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeSpec {
     /// Base of the frequencies.
@@ -87,7 +101,7 @@ pub struct RopeSpec {
 /// Kinds of rope scaling.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// None: frequency i is `theta^(-2i / head_dim)`.
+    /// None: frequency i is `theta^(-2i / rotary_dim)`.
     Default,
     /// YaRN (arXiv 2309.00071), with transformers' parameter names.
     Yarn {
@@ -115,7 +129,7 @@ pub enum FfnSpec {
     Moe(MoeSpec),
 }
 
-/// A gated network: `down(silu(gate(x)) * up(x))`.
+/// A gated network: `down(activation(gate(x), up(x)))`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MlpSpec {
     /// Width between the projections.
@@ -126,19 +140,34 @@ pub struct MlpSpec {
     pub up_proj: LinearSource,
     /// `[hidden_size, intermediate_size]`
     pub down_proj: LinearSource,
+    /// What stands between the projections.
+    pub activation: Activation,
 }
 
-/// Routed experts.
+/// Routed experts, and what runs beside them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MoeSpec {
     /// Experts chosen for each token.
     pub num_experts_per_tok: usize,
-    /// Divide the chosen scores by their sum.
-    pub norm_topk_prob: bool,
+    /// How they are chosen and weighted.
+    pub routing: Routing,
     /// Router, `[num_experts, hidden_size]`.
     pub router: LinearSource,
-    /// The experts, all of one shape.
+    /// `[num_experts]`, added to the scores for the choice, not for the weights.
+    pub correction_bias: Option<TensorSource>,
+    /// The experts, all of one shape and with one activation.
     pub experts: Vec<MlpSpec>,
+    /// An expert that every token goes through.
+    pub shared: Option<Box<SharedSpec>>,
+}
+
+/// A network whose output is added to that of the routed experts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SharedSpec {
+    /// The network.
+    pub mlp: MlpSpec,
+    /// `[1, hidden_size]`: the output is multiplied by the sigmoid of this.
+    pub gate: Option<LinearSource>,
 }
 
 impl MoeSpec {
@@ -149,6 +178,21 @@ impl MoeSpec {
     /// Width between an expert's projections; 0 without experts (a family never builds that).
     pub fn moe_intermediate_size(&self) -> usize {
         self.experts.first().map_or(0, |expert| expert.intermediate_size)
+    }
+    /// What stands between an expert's projections.
+    pub fn activation(&self) -> Activation {
+        self.experts.first().map_or(Activation::SwiGlu, |expert| expert.activation)
+    }
+    /// Whether the experts' projections have biases.
+    pub fn expert_biases(&self) -> bool {
+        self.experts.iter().any(MlpSpec::biased)
+    }
+}
+
+impl MlpSpec {
+    /// Whether some projection has a bias.
+    pub fn biased(&self) -> bool {
+        [&self.gate_proj, &self.up_proj, &self.down_proj].iter().any(|linear| linear.bias.is_some())
     }
 }
 
@@ -166,6 +210,26 @@ pub struct LinearSource {
 pub struct TensorSource {
     /// Name in the safetensors files.
     pub name: String,
-    /// Shape expected in the file.
+    /// Shape of the tensor; that in the file too, unless it is a part of another.
     pub shape: Vec<usize>,
+    /// Where it lies within the file's tensor, if it is not all of it.
+    pub part: Option<Box<TensorPart>>,
+}
+
+/// A vector or matrix within a larger tensor: element `[row, col]` is the file's element
+/// `offset + row * row_stride + col * col_stride`, counted row-major. That covers one expert of a fused tensor, every other
+/// row, and a transpose.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TensorPart {
+    /// Shape expected in the file; of MXFP4, the shape of the values, whose last dimension is a multiple of 32.
+    pub file_shape: Vec<usize>,
+    /// Index of the first element.
+    pub offset: usize,
+    /// Elements from one row to the next.
+    pub row_stride: usize,
+    /// Elements from one column to the next.
+    pub col_stride: usize,
+    /// Name of the tensor of scales, where the file holds MXFP4: blocks of 32 E2M1 values in 16 bytes, `[..., blocks, 16]`,
+    /// lower nibble first, and one power of two each, `[..., blocks]` (OCP Microscaling Formats 1.0).
+    pub mxfp4_scales: Option<String>,
 }

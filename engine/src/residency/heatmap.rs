@@ -170,12 +170,9 @@ impl Heatmap {
         ];
         match fields.into_iter().find(|(_, found, expected)| found != expected) {
             None => Ok(()),
-            Some((field, found, expected)) => Err(HeatmapError::Foreign {
-                path: path.into(),
-                field,
-                found: found.into(),
-                expected: expected.into(),
-            }),
+            Some((field, found, expected)) => {
+                Err(HeatmapError::Foreign { path: path.into(), field, found: found.into(), expected: expected.into() })
+            }
         }
     }
 }
@@ -215,7 +212,9 @@ mod tests {
         assert!(error(&json, 3, 2).contains("2 layers of [2, 2] experts, expected 3 layers of 2"));
         assert!(error(&json.replace("[3,1]", "[1,3]"), 2, 2).contains("its sha256 is"));
         assert!(error(&json[..json.len() / 2], 2, 2).contains("not a heatmap"));
-        assert!(error(&json.replace("\"format_version\":1", "\"format_version\":9"), 2, 2).contains("format version 9"));
+        assert!(
+            error(&json.replace("\"format_version\":1", "\"format_version\":9"), 2, 2).contains("format version 9")
+        );
         let foreign = heatmap.check_identity(&path, &identity("bf16")).unwrap_err().to_string();
         assert!(foreign.contains("experts is int4, expected bf16"), "{foreign}");
     }

@@ -184,12 +184,8 @@ impl Residency {
         } else {
             self.landing.retain(|&landing| landing != slot);
             if self.landing.len() < self.landing_wanted
-                && let Some(&least) = self
-                    .policy
-                    .ranking(&self.usage)
-                    .iter()
-                    .rev()
-                    .find(|expert| self.table[expert.index()].is_some())
+                && let Some(&least) =
+                    self.policy.ranking(&self.usage).iter().rev().find(|expert| self.table[expert.index()].is_some())
                 && let Some(freed) = self.evict(least)
             {
                 self.landing.push_back(freed);
@@ -257,8 +253,7 @@ impl Residency {
         // `incoming` and those after it in flight occupy landing slots that are not in the queue now.
         let busy: Vec<ExpertId> =
             busy.iter().map(|&expert| ExpertId::new(moe_layer, self.num_experts, expert as usize)).collect();
-        let mut candidates =
-            self.slots.iter().filter_map(|slot| slot.holds).filter(|expert| !busy.contains(expert));
+        let mut candidates = self.slots.iter().filter_map(|slot| slot.holds).filter(|expert| !busy.contains(expert));
         let victim = self.policy.victim(&self.usage, incoming, &mut candidates)?;
         self.evict(victim)
     }

@@ -27,7 +27,11 @@ pub struct Model {
 
 impl Model {
     pub fn open(dir: &Path, encoding: Encoding) -> Self {
-        let folder = ModelFolder::open(dir, &|_| {}).unwrap();
+        Self::of(ModelFolder::open(dir, &|_| {}).unwrap(), encoding)
+    }
+
+    /// Packs the experts that the folder's description names.
+    pub fn of(folder: ModelFolder, encoding: Encoding) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let path = cache.path().join("experts");
         let identity = folder.cache_identity(encoding).unwrap();

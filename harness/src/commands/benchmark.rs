@@ -6,7 +6,7 @@ use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
-use crate::runtime::{IdentityInputs, Runtime, SuiteInputs, sha256};
+use crate::runtime::{IdentityInputs, Runtime, sha256};
 use crate::speed::{Cap, SpeedPlan, Summary, run, summarise};
 use crate::suite::SpeedSuite;
 use anyhow::Context;
@@ -104,13 +104,7 @@ fn measure(
     let identity = runtime.opened.identity(
         repository,
         runtime.heatmap.as_ref(),
-        IdentityInputs {
-            suite: Some(SuiteInputs { name: suite.name.clone(), sha256: suite_sha256 }),
-            prompt_set: suite.prompt_set.name().to_owned(),
-            texts: corpus.books.iter().map(|book| (book.file.clone(), book.canonical_sha256)).collect(),
-            tokenized: true,
-            sampled: true,
-        },
+        IdentityInputs::speed(suite, suite_sha256, &corpus),
     )?;
     let draft = Draft::speed(timing, identity.clone(), summary.body.clone());
     let evidence = record(repository, draft, summary.verdicts.clone(), &log)?;

@@ -2,8 +2,8 @@
 
 use crate::checkpoint_check::{PromptRow, REFERENCE_FILE, read_reference};
 use crate::config::{
-    Benchmark, ByteSize, Config, Context, Device, KvFormat, Link, LoadedConfig, Memory, Policy, Precision, Residency, Sampling,
-    SamplingKind, WeightFormat,
+    Benchmark, ByteSize, Config, Context, Device, KvFormat, Link, LoadedConfig, Memory, Policy, Precision, Residency,
+    Sampling, SamplingKind, WeightFormat,
 };
 use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
@@ -64,7 +64,11 @@ impl CheckpointCheck {
                 sampled: true,
             },
         )?;
-        let body = CheckBody { subject: name.clone(), reference: REFERENCE_FILE.to_owned(), rows: rows.iter().map(check_row).collect() };
+        let body = CheckBody {
+            subject: name.clone(),
+            reference: REFERENCE_FILE.to_owned(),
+            rows: rows.iter().map(check_row).collect(),
+        };
         let mut log = RunLog::default();
         rows.iter().for_each(|row| log.line(row));
         let evidence = record(&repository, Draft::new(EvidenceClass::Functional, identity, body), verdicts, &log)?;

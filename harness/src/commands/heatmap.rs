@@ -43,6 +43,7 @@ enum Action {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 struct Build {
     #[command(flatten)]
     config: ConfigArgs,
@@ -55,6 +56,7 @@ struct Build {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 struct Verify {
     #[command(flatten)]
     config: ConfigArgs,
@@ -131,7 +133,12 @@ impl Verify {
 /// A text must be a pinned book's, and lie in its last fifth.
 fn check_text(text: &HeatmapText, corpus: &Corpus, path: &Path) -> anyhow::Result<()> {
     let Some(book) = corpus.books.iter().find(|book| book.canonical_sha256.to_string() == text.text_sha256) else {
-        bail!("heatmap {}: {} has SHA-256 {}, which no book of the set has", path.display(), text.name, text.text_sha256)
+        bail!(
+            "heatmap {}: {} has SHA-256 {}, which no book of the set has",
+            path.display(),
+            text.name,
+            text.text_sha256
+        )
     };
     let allowed = book.range(Region::Heatmap);
     let (from, to) = (text.from_byte, text.to_byte);

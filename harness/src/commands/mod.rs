@@ -1,14 +1,16 @@
 //! One file a command.
 
 mod benchmark;
-mod checkpoint_check;
 mod cache;
+mod checkpoint_check;
 mod completions;
 mod export;
 mod heatmap;
+mod identity;
 mod ledger;
 mod perplexity;
 mod reference_test;
+mod report;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -25,16 +27,20 @@ pub enum Command {
     Perplexity(perplexity::Perplexity),
     /// Compare a checkpoint with the reference.json in its folder
     CheckpointCheck(checkpoint_check::CheckpointCheck),
+    /// Compare a config's answers with those of an independent implementation
+    ReferenceTest(reference_test::ReferenceTest),
     /// How often each expert is routed to, as a prior for residency
     Heatmap(heatmap::HeatmapCommand),
     /// Routed experts, packed once: build, check, describe
     Cache(cache::Cache),
     /// Evidence of earlier runs: check it, read it, keep it
     Ledger(ledger::Ledger),
-    /// Compare a config's answers with those of an independent implementation
-    ReferenceTest(reference_test::ReferenceTest),
     /// A checkpoint in another program's format
     Export(export::Export),
+    /// What exactly a benchmark of a config runs, and the digest over it
+    Identity(identity::IdentityCommand),
+    /// Make the published figures out of the tracked ledger
+    Report(report::Report),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
@@ -55,6 +61,8 @@ impl Command {
             Command::Ledger(command) => command.run(format),
             Command::ReferenceTest(command) => command.run(format),
             Command::Export(command) => command.run(format),
+            Command::Identity(command) => command.run(format),
+            Command::Report(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }
     }

@@ -5,9 +5,7 @@ use crate::corpus::PromptSet;
 use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
-use crate::perplexity::{
-    Comparison, DocumentScore, Documents, MIN_DOCUMENTS, SHAPE, Total, compare, score,
-};
+use crate::perplexity::{Comparison, DocumentScore, Documents, MIN_DOCUMENTS, SHAPE, Total, compare, score};
 use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Runtime};
 use anyhow::ensure;
@@ -129,11 +127,7 @@ fn verdict(total: &Total, comparison: Option<&Comparison>) -> VerdictRow {
     VerdictRow { row: row.to_owned(), verdict, reason }
 }
 
-fn body(
-    first: &Scored,
-    total: &Total,
-    comparison: Option<(&Scored, &Comparison)>,
-) -> anyhow::Result<PerplexityBody> {
+fn body(first: &Scored, total: &Total, comparison: Option<(&Scored, &Comparison)>) -> anyhow::Result<PerplexityBody> {
     let comparison = comparison
         .map(|(other, comparison)| {
             anyhow::Ok(PerplexityComparison {

@@ -51,7 +51,11 @@ impl Total {
 ///
 /// # Errors
 /// When a window exceeds the context, a token is not the model's, a loss is not finite, or the user interrupts.
-pub fn score<D: Device>(engine: &mut Engine<D>, documents: &[Document], label: &str) -> anyhow::Result<Vec<DocumentScore>> {
+pub fn score<D: Device>(
+    engine: &mut Engine<D>,
+    documents: &[Document],
+    label: &str,
+) -> anyhow::Result<Vec<DocumentScore>> {
     let context = engine.options().context_tokens;
     let longest = documents.iter().map(|document| document.tokens.len().min(SHAPE.window)).max().unwrap_or(0);
     ensure!(

@@ -3,7 +3,9 @@
 use super::start::Opened;
 use super::{machine, source};
 use crate::config::{KvFormat, LoadedConfig, Quantization, WeightFormat};
+use crate::corpus::Corpus;
 use crate::repository::Repository;
+use crate::suite::SpeedSuite;
 use anyhow::Context;
 use assay_engine::residency::Heatmap;
 use assay_ledgers::{
@@ -40,6 +42,19 @@ pub struct IdentityInputs {
     pub sampled: bool,
 }
 
+impl IdentityInputs {
+    /// Those of a speed suite over a corpus.
+    pub fn speed(suite: &SpeedSuite, suite_sha256: Sha256, corpus: &Corpus) -> Self {
+        IdentityInputs {
+            suite: Some(SuiteInputs { name: suite.name.clone(), sha256: suite_sha256 }),
+            prompt_set: corpus.set.name().to_owned(),
+            texts: corpus.books.iter().map(|book| (book.file.clone(), book.canonical_sha256)).collect(),
+            tokenized: true,
+            sampled: true,
+        }
+    }
+}
+
 impl Opened {
     /// The identity of a run of this config.
     ///
@@ -70,7 +85,7 @@ impl Opened {
                 threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
                 link: Some(LinkIdentity {
                     bandwidth_bytes_per_s: config.link.bandwidth_gb_s * 1e9,
-                    latency_s: config.link.latency_us * 1e-6,
+                    latency_s: config.link.latency_us / 1e6,
                 }),
             },
             memory: MemoryIdentity { vram_bytes: config.memory.vram.0, margin_bytes: config.memory.margin.0 },

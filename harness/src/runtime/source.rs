@@ -5,8 +5,17 @@ use assay_ledgers::{Sha256, SourceIdentity};
 use git2::{DiffFormat, DiffOptions};
 
 /// What can change what a run does. Ledgers and reports are written by runs and stay out; so do texts for readers.
-const INPUTS: [&str; 9] =
-    ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", "kernels", "engine", "ledgers/src", "harness", "suites"];
+const INPUTS: [&str; 9] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "rust-toolchain.toml",
+    ".cargo",
+    "kernels",
+    "engine",
+    "ledgers/src",
+    "harness",
+    "suites",
+];
 
 /// Where there is no git repository to ask.
 const UNKNOWN: &str = "unknown";

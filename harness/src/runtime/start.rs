@@ -133,8 +133,7 @@ impl Runtime {
         let bank = opened.bank(repository)?;
         interrupt::check()?;
         let config = &opened.loaded.config;
-        let link =
-            LinkModel { bytes_per_s: config.link.bandwidth_gb_s * 1e9, latency_s: config.link.latency_us * 1e-6 };
+        let link = LinkModel { bytes_per_s: config.link.bandwidth_gb_s * 1e9, latency_s: config.link.latency_us / 1e6 };
         let device = HostDevice::new(config.memory.vram.0, HostOptions { link, ..HostOptions::default() })?;
         let progress = Progress::start("loading weights and calibrating", 1, "step");
         let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());
@@ -178,9 +177,8 @@ pub fn build_cache(
     let on_wait = |lock: &Path| eprintln!("waiting for another build of the same cache ({})", lock.display());
     let options = BuildOptions { replace, cancel: Some(interrupt::flag()), on_wait: Some(&on_wait) };
     let result = build(&folder.checkpoint, &folder.spec, &identity, path, &options, |done, total| {
-        let bar = progress.get_or_insert_with(|| {
-            Progress::start(format!("packing experts ({})", encoding.name()), total, "bytes")
-        });
+        let bar = progress
+            .get_or_insert_with(|| Progress::start(format!("packing experts ({})", encoding.name()), total, "bytes"));
         bar.set(done);
     });
     drop(progress);

@@ -67,7 +67,7 @@ fn residency(samples: &[&Sample], total: u64) -> Hcs {
 }
 
 /// Low-water marks by the name of their phase; phases that did not run are absent.
-pub fn low_water(marks: &LowWater) -> BTreeMap<String, u64> {
+pub(super) fn low_water(marks: &LowWater) -> BTreeMap<String, u64> {
     [
         ("startup", marks.startup),
         ("calibration", marks.calibration),
@@ -86,7 +86,12 @@ fn exact_counts(measured: &[Measured], timed: usize) -> VerdictRow {
         None => (Verdict::Pass, format!("{timed} repetitions of each row, each of exactly its tokens")),
         Some(row) => (
             Verdict::Incomplete,
-            format!("{} of {} tokens has {} repetitions, expected {timed}", row.measure.as_str(), row.tokens, row.samples.len()),
+            format!(
+                "{} of {} tokens has {} repetitions, expected {timed}",
+                row.measure.as_str(),
+                row.tokens,
+                row.samples.len()
+            ),
         ),
     };
     VerdictRow { row: "exact counts".to_owned(), verdict, reason }
@@ -95,7 +100,9 @@ fn exact_counts(measured: &[Measured], timed: usize) -> VerdictRow {
 fn margin_kept(low_water: &BTreeMap<String, u64>, margin: u64) -> VerdictRow {
     let below = low_water.iter().find(|&(_, &bytes)| bytes < margin);
     let (verdict, reason) = match (below, low_water.iter().min_by_key(|&(_, bytes)| bytes)) {
-        (Some((phase, bytes)), _) => (Verdict::Fail, format!("{phase} left {bytes} bytes free, the margin is {margin}")),
+        (Some((phase, bytes)), _) => {
+            (Verdict::Fail, format!("{phase} left {bytes} bytes free, the margin is {margin}"))
+        }
         (None, Some((phase, bytes))) => {
             (Verdict::Pass, format!("least free memory: {bytes} bytes in {phase}, the margin is {margin}"))
         }

@@ -27,15 +27,15 @@ pub struct Faulty {
 
 impl Faulty {
     /// A launch as the fault makes it; none where it does not happen.
-    fn planted(&mut self, kernel: Kernel) -> Result<Vec<Kernel>, DeviceError> {
-        match (self.fault, kernel) {
-            (Fault::RopeOffByOne, Kernel::HeadNormRope { x, heads, head_dim, norm, eps, cos, sin, first_position })
-                if x.len() == heads * head_dim =>
+    fn planted(&mut self, mut kernel: Kernel) -> Result<Vec<Kernel>, DeviceError> {
+        match (self.fault, &mut kernel) {
+            (Fault::RopeOffByOne, Kernel::HeadNormRope { x, heads, head_dim, first_position, .. })
+                if x.len() == *heads * *head_dim =>
             {
-                let first_position = first_position + 1;
-                Ok(vec![Kernel::HeadNormRope { x, heads, head_dim, norm, eps, cos, sin, first_position }])
+                *first_position += 1;
+                Ok(vec![kernel])
             }
-            (Fault::StaleRow { position }, Kernel::KvAppend { k, v, cache, first_position }) => {
+            (Fault::StaleRow { position }, &mut Kernel::KvAppend { k, v, cache, first_position }) => {
                 let row = cache.layout.kv_heads * cache.layout.head_dim;
                 let tokens = k.len() / row;
                 let mut launches = Vec::new();
@@ -50,7 +50,7 @@ impl Faulty {
                 }
                 Ok(launches)
             }
-            (_, kernel) => Ok(vec![kernel]),
+            _ => Ok(vec![kernel]),
         }
     }
 }

@@ -28,7 +28,7 @@ fn sizes_are_the_documented_ones() {
         assert_eq!(matrix_bytes(format, 5, 0), None);
         assert_eq!(matrix_bytes(format, usize::MAX, usize::MAX), None);
         assert_eq!(matrix_bytes(format, usize::MAX / 2, 16), None);
-        assert_eq!(ExpertLayout::new(format, usize::MAX / 8, 64), None);
+        assert_eq!(ExpertLayout::new(format, usize::MAX / 8, 64, true), None);
     }
 }
 
@@ -66,10 +66,15 @@ fn a_bf16_weight_is_where_the_documentation_says() {
 
 #[test]
 fn an_expert_is_gate_up_down_at_multiples_of_256() {
-    let layout = ExpertLayout::new(MatrixFormat::Int4, 192, 96).unwrap();
+    let layout = ExpertLayout::new(MatrixFormat::Int4, 192, 96, false).unwrap();
     // gate and up: 6 tiles x 2 groups x 1056 = 12672, padded to 12800; down: 12 tiles x 1 group x 1056.
     assert_eq!((layout.gate(), layout.up(), layout.down()), (0..12672, 12800..25472, 25600..38272));
-    assert_eq!(layout.bytes, 38400);
+    assert_eq!((layout.biases(), layout.bytes), (None, 38400));
+    // Biases of 96, 96 and 192 floats behind them.
+    let biased = ExpertLayout::new(MatrixFormat::Int4, 192, 96, true).unwrap();
+    assert_eq!((biased.gate(), biased.up(), biased.down()), (layout.gate(), layout.up(), layout.down()));
+    assert_eq!(biased.biases(), Some([38400..38784, 38912..39296, 39424..40192]));
+    assert_eq!(biased.bytes, 40192);
 }
 
 #[test]
@@ -164,7 +169,7 @@ proptest! {
     #[test]
     fn an_expert_keeps_its_matrices_apart(hidden in 1..4000_usize, intermediate in 1..4000_usize, int4 in any::<bool>()) {
         let format = if int4 { MatrixFormat::Int4 } else { MatrixFormat::Bf16 };
-        let layout = ExpertLayout::new(format, hidden, intermediate).unwrap();
+        let layout = ExpertLayout::new(format, hidden, intermediate, false).unwrap();
         for start in [layout.gate_offset, layout.up_offset, layout.down_offset, layout.bytes] {
             prop_assert_eq!(start % EXPERT_ALIGN, 0);
         }

@@ -1,7 +1,7 @@
 use super::lanes::{LANES, Lanes, Level, Task};
 use super::parallel::for_each_rows;
 use super::product::{Finish, Product, Segment};
-use crate::{GateUp, KernelError, Matrix, check};
+use crate::{Activation, GateUp, KernelError, Projection, check};
 
 /// [`crate::twin::grouped_gate_up`], fast.
 ///
@@ -13,14 +13,15 @@ pub fn grouped_gate_up(
     order: &[u32],
     offsets: &[u32],
     experts: &[Option<GateUp<'_>>],
+    activation: Activation,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
     let sizes = check::grouped_gate_up(x, top_k, order, offsets, experts, out)?;
-    let weights = &|expert: usize| experts[expert].map(|e| (e.gate, e.up));
+    let weights = &|expert: usize| experts[expert].map(|e| [e.gate, e.up]);
     let segments = Segment::routed(order, offsets);
     let (cols, rows) = (sizes.cols, sizes.rows);
-    Product { x, slots_per_row: top_k, cols, rows, segments, weights, finish: Finish::SwiGlu }
-        .run(Level::current(), out);
+    let finish = Finish::Gated(activation);
+    Product { x, slots_per_row: top_k, cols, rows, segments, weights, finish }.run(Level::current(), out);
     Ok(())
 }
 
@@ -32,11 +33,11 @@ pub fn grouped_down(
     act: &[f32],
     order: &[u32],
     offsets: &[u32],
-    experts: &[Option<Matrix<'_>>],
+    experts: &[Option<Projection<'_>>],
     out: &mut [f32],
 ) -> Result<(), KernelError> {
     let sizes = check::grouped_down(act, order, offsets, experts, out)?;
-    let weights = &|expert: usize| experts[expert].map(|down| (down, down));
+    let weights = &|expert: usize| experts[expert].map(|down| [down; 2]);
     let segments = Segment::routed(order, offsets);
     let (cols, rows) = (sizes.cols, sizes.rows);
     Product { x: act, slots_per_row: 1, cols, rows, segments, weights, finish: Finish::Plain }

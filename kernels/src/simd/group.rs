@@ -6,6 +6,7 @@
 use super::lanes::{Block, LANES, Lanes, Task};
 use crate::contract::{GROUP, RUN, RUNS};
 use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES};
+use std::ops::Range;
 
 /// Where a group's weights come from: `R` vectors of sixteen outputs for each element `k`.
 pub(super) trait Weights<const R: usize>: Copy {
@@ -77,11 +78,27 @@ pub(super) unsafe fn group_sums<L: Lanes, W: Weights<R>, const R: usize, const T
     xs: [&[f32]; T],
     lens: [usize; T],
 ) -> [[L::F; R]; T] {
+    // SAFETY: as the caller promises.
+    unsafe { group_part_sums::<L, W, R, T, C>(lanes, weights, xs, [0; T], lens) }
+}
+
+/// [`group_sums`] of which only elements `starts[t]..ends[t]` of `xs[t]` take part.
+///
+/// # Safety
+/// As there, with `ends` for `lens`.
+#[inline(always)]
+unsafe fn group_part_sums<L: Lanes, W: Weights<R>, const R: usize, const T: usize, const C: usize>(
+    lanes: L,
+    weights: W,
+    xs: [&[f32]; T],
+    starts: [usize; T],
+    ends: [usize; T],
+) -> [[L::F; R]; T] {
     const { assert!(RUNS.is_multiple_of(C)) }
-    debug_assert!(xs.iter().zip(lens).all(|(x, len)| len <= GROUP && x.len() >= len));
+    debug_assert!(xs.iter().zip(ends).all(|(x, end)| end <= GROUP && x.len() >= end));
     let zero = lanes.splat(0.0);
     let mut runs = [[[zero; R]; T]; RUNS];
-    if lens == [GROUP; T] {
+    if starts == [0; T] && ends == [GROUP; T] {
         for (part, sums) in runs.chunks_exact_mut(C).enumerate() {
             let mut acc = [[[zero; R]; T]; C];
             for step in 0..RUN {
@@ -94,22 +111,30 @@ pub(super) unsafe fn group_sums<L: Lanes, W: Weights<R>, const R: usize, const T
             sums.copy_from_slice(&acc);
         }
     } else {
-        let common = lens.into_iter().fold(GROUP, usize::min);
+        // What all have in common is done together; each does by itself what it has before and behind that.
+        let last = ends.into_iter().fold(GROUP, usize::min);
+        let first = starts.into_iter().fold(0, usize::max).min(last);
+        let alone = |acc: &mut [[L::F; R]; T], t: usize, range: Range<usize>| {
+            for k in range {
+                for r in 0..R {
+                    // SAFETY: `k < ends[t]` wherever this is called.
+                    let w = unsafe { weights.at(lanes, r, k) };
+                    acc[t][r] = lanes.fma(w, lanes.splat(xs[t][k]), acc[t][r]);
+                }
+            }
+        };
         for (run, sums) in runs.iter_mut().enumerate() {
             let (start, end) = (run * RUN, (run + 1) * RUN);
             let mut acc = [[zero; R]; T];
-            for k in start..common.min(end) {
-                // SAFETY: `k` is below every length.
+            for t in 0..T {
+                alone(&mut acc, t, start.max(starts[t])..first.min(end));
+            }
+            for k in start.max(first)..last.min(end) {
+                // SAFETY: `k` is below every end.
                 unsafe { advance(lanes, weights, &xs, k, &mut acc) };
             }
             for t in 0..T {
-                for k in start.max(common)..lens[t].min(end) {
-                    for r in 0..R {
-                        // SAFETY: `k < lens[t]`.
-                        let w = unsafe { weights.at(lanes, r, k) };
-                        acc[t][r] = lanes.fma(w, lanes.splat(xs[t][k]), acc[t][r]);
-                    }
-                }
+                alone(&mut acc, t, start.max(last).max(starts[t])..ends[t].min(end));
             }
             *sums = acc;
         }
@@ -154,6 +179,47 @@ impl<W: Weights<R>, const R: usize, const T: usize, const C: usize> Task for Sum
     fn run<L: Lanes>(self, lanes: L) {
         // SAFETY: as the caller of `group_sums_apart` has promised.
         let sums = unsafe { group_sums::<L, W, R, T, C>(lanes, self.weights, self.xs, self.lens) };
+        for t in 0..T {
+            for r in 0..R {
+                lanes.store(sums[t][r], &mut self.out[t][r].0);
+            }
+        }
+    }
+}
+
+/// [`group_sums_apart`] of which only elements `starts[t]..ends[t]` of `xs[t]` take part.
+///
+/// # Safety
+/// As there, with `ends` for `lens`.
+#[inline(always)]
+pub(super) unsafe fn group_part_sums_apart<L: Lanes, W: Weights<R>, const R: usize, const T: usize, const C: usize>(
+    lanes: L,
+    weights: W,
+    xs: [&[f32]; T],
+    starts: [usize; T],
+    ends: [usize; T],
+) -> [[L::F; R]; T] {
+    let mut stored = [[Block::ZERO; R]; T];
+    lanes.call(PartSums::<W, R, T, C> { weights, xs, starts, ends, out: &mut stored });
+    stored.map(|row| row.map(|block| lanes.load(&block.0)))
+}
+
+/// Only [`group_part_sums_apart`] makes one, so what it demands of its operands holds.
+struct PartSums<'x, W, const R: usize, const T: usize, const C: usize> {
+    weights: W,
+    xs: [&'x [f32]; T],
+    starts: [usize; T],
+    ends: [usize; T],
+    out: &'x mut [[Block; R]; T],
+}
+
+impl<W: Weights<R>, const R: usize, const T: usize, const C: usize> Task for PartSums<'_, W, R, T, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        // SAFETY: as the caller of `group_part_sums_apart` has promised.
+        let sums = unsafe { group_part_sums::<L, W, R, T, C>(lanes, self.weights, self.xs, self.starts, self.ends) };
         for t in 0..T {
             for r in 0..R {
                 lanes.store(sums[t][r], &mut self.out[t][r].0);

@@ -1,6 +1,6 @@
 use super::lanes::Level;
 use super::product::{Finish, Product, Segment};
-use crate::{KernelError, Matrix, check};
+use crate::{KernelError, Matrix, Projection, check};
 
 /// [`crate::twin::linear`], fast.
 ///
@@ -14,8 +14,8 @@ pub fn linear(x: &[f32], w: Matrix<'_>, bias: Option<&[f32]>, out: &mut [f32]) -
         cols: w.cols(),
         rows: w.rows(),
         segments: Segment::dense(tokens),
-        weights: &|_| Some((w, w)),
-        finish: bias.map_or(Finish::Plain, Finish::Bias),
+        weights: &|_| Some([Projection { weight: w, bias }; 2]),
+        finish: Finish::Plain,
     };
     product.run(Level::current(), out);
     Ok(())

@@ -26,7 +26,7 @@ mod router;
 pub use crate::twin::permute;
 pub use argmax::argmax;
 pub use attention::attention;
-pub use elementwise::{add_assign, swiglu};
+pub use elementwise::{add_assign, add_gated, scale, swiglu};
 pub use embed::embed;
 pub use experts::{combine, grouped_down, grouped_gate_up};
 pub use kv_append::kv_append;

@@ -1,5 +1,7 @@
-use crate::contract::{self, SPLIT, group};
-use crate::{KernelError, KvLayout, check};
+use std::ops::Range;
+
+use crate::contract::{self, SPLIT, group_part};
+use crate::{AttentionForm, KernelError, KvLayout, check};
 
 /// Writes keys and values of consecutive positions into a layer's cache, rounding to BF16 where that is its format.
 ///
@@ -28,10 +30,12 @@ pub fn kv_append(
     Ok(())
 }
 
-/// Causal attention over a layer's cache: query t, at position `first_position + t`, sees positions `0..=first_position + t`.
+/// Causal attention over a layer's cache: query t, at position `p = first_position + t`, sees positions up to p, with a
+/// window only those above `p - window`.
 ///
 /// `q` and `out` are `[tokens, heads * head_dim]`; `heads / kv_heads` neighbouring heads share a key-value head. The
-/// softmax is taken in splits of 128 positions, merged in ascending order with running maximum and sum (arXiv 2205.14135).
+/// softmax is taken in splits of 128 positions, merged in ascending order with running maximum and sum (arXiv 2205.14135). A
+/// head's sink (arXiv 2309.17453, learned) is where the merging starts: maximum the sink, sum 1, values 0.
 ///
 /// # Errors
 /// `Shape`, `Geometry`, `TooLarge`; `Index` for a position past the capacity.
@@ -41,19 +45,21 @@ pub fn attention(
     first_position: usize,
     layout: KvLayout,
     cache: &[u8],
-    scale: f32,
+    form: AttentionForm<'_>,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
-    let tokens = check::attention(q, heads, first_position, &layout, cache, out)?;
+    let tokens = check::attention(q, heads, first_position, &layout, cache, &form, out)?;
     let dim = layout.head_dim;
     for token in 0..tokens {
         for head in 0..heads {
             let at = (token * heads + head) * dim;
+            let position = first_position + token;
             let query = Query {
                 q: &q[at..at + dim],
                 kv_head: head / (heads / layout.kv_heads),
-                positions: first_position + token + 1,
-                scale,
+                positions: form.first_visible(position)..position + 1,
+                scale: form.scale,
+                sink: form.sinks.map(|sinks| sinks[head]),
             };
             query.attend(&layout, cache, &mut out[at..at + dim]);
         }
@@ -66,24 +72,26 @@ struct Query<'a> {
     q: &'a [f32],
     kv_head: usize,
     /// Positions that it sees.
-    positions: usize,
+    positions: Range<usize>,
     scale: f32,
+    sink: Option<f32>,
 }
 
 impl Query<'_> {
     fn attend(&self, layout: &KvLayout, cache: &[u8], out: &mut [f32]) {
-        let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0f32);
+        let (mut max, mut sum) = self.sink.map_or((f32::NEG_INFINITY, 0.0f32), |sink| (sink, 1.0));
         out.fill(0.0);
-        for first in (0..self.positions).step_by(SPLIT) {
-            let len = SPLIT.min(self.positions - first);
-            let (p, m) = self.scores(layout, cache, first, len);
+        for first in (self.positions.start / SPLIT * SPLIT..self.positions.end).step_by(SPLIT) {
+            // The places in the split that the query sees.
+            let seen = self.positions.start.saturating_sub(first)..SPLIT.min(self.positions.end - first);
+            let (p, m) = self.scores(layout, cache, first, seen.clone());
             let new_max = larger(max, m);
             let (a, b) = (contract::exp(max - new_max), contract::exp(m - new_max));
-            let l = 0.0 + group(0..len, |acc, j| acc + p[j]);
+            let l = 0.0 + group_part(0..SPLIT, seen.clone(), |acc, j| acc + p[j]);
             sum = l.mul_add(b, sum * a);
             for (d, value) in out.iter_mut().enumerate() {
                 let v = |j: usize| layout.read(cache, layout.value_index(first + j, self.kv_head, d));
-                let o = 0.0 + group(0..len, |acc, j| p[j].mul_add(v(j), acc));
+                let o = 0.0 + group_part(0..SPLIT, seen.clone(), |acc, j| p[j].mul_add(v(j), acc));
                 *value = o.mul_add(b, *value * a);
             }
             max = new_max;
@@ -94,16 +102,16 @@ impl Query<'_> {
     }
 
     /// `exp(s - m)` of one split, and `m`.
-    fn scores(&self, layout: &KvLayout, cache: &[u8], first: usize, len: usize) -> ([f32; SPLIT], f32) {
+    fn scores(&self, layout: &KvLayout, cache: &[u8], first: usize, seen: Range<usize>) -> ([f32; SPLIT], f32) {
         let mut s = [0.0f32; SPLIT];
         let mut m = f32::NEG_INFINITY;
-        for (j, score) in s[..len].iter_mut().enumerate() {
+        for j in seen.clone() {
             let k = |d: usize| layout.read(cache, layout.key_index(first + j, self.kv_head, d));
             let dot = contract::group_sum(layout.head_dim, |acc, d| self.q[d].mul_add(k(d), acc));
-            *score = dot * self.scale;
-            m = larger(m, *score);
+            s[j] = dot * self.scale;
+            m = larger(m, s[j]);
         }
-        for score in &mut s[..len] {
+        for score in &mut s[seen] {
             *score = contract::exp(*score - m);
         }
         (s, m)

@@ -1,7 +1,8 @@
 use super::linear::weight_dot;
-use crate::{GateUp, KernelError, Matrix, check, contract};
+use crate::{Activation, GateUp, KernelError, Projection, check, contract};
 
-/// The first half of every chosen expert: `out[s] = silu(gate . x[t]) * (up . x[t])` for slot s of token `t = s / top_k`.
+/// The first half of every chosen expert: `out[s] = activation(gate . x[t], up . x[t])`, biases added
+/// to both products where there are some, for slot s of token `t = s / top_k`.
 ///
 /// `x` is `[tokens, hidden]`; `order` and `offsets` are those of [`super::permute`]; `experts` are `[num_experts]`, `None`
 /// where an expert's weights are not at hand; `out` is `[tokens * top_k, moe_intermediate_size]`, row s for slot s.
@@ -14,6 +15,7 @@ pub fn grouped_gate_up(
     order: &[u32],
     offsets: &[u32],
     experts: &[Option<GateUp<'_>>],
+    activation: Activation,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
     let sizes = check::grouped_gate_up(x, top_k, order, offsets, experts, out)?;
@@ -23,15 +25,15 @@ pub fn grouped_gate_up(
             let slot = slot as usize;
             let x = &x[slot / top_k * sizes.cols..][..sizes.cols];
             for row in 0..sizes.rows {
-                let (gate, up) = (weight_dot(gate, row, x), weight_dot(up, row, x));
-                out[slot * sizes.rows + row] = contract::silu(gate) * up;
+                let (gate, up) = (projected(gate, row, x), projected(up, row, x));
+                out[slot * sizes.rows + row] = contract::activate(activation, gate, up);
             }
         }
     }
     Ok(())
 }
 
-/// The second half: `out[s] = down . act[s]`.
+/// The second half: `out[s] = down . act[s]`, and its bias where there is one.
 ///
 /// `act` is `[slots, moe_intermediate_size]`, `experts` are `[num_experts]` of `[hidden, moe_intermediate_size]`, `out` is
 /// `[slots, hidden]`, row s for slot s.
@@ -42,7 +44,7 @@ pub fn grouped_down(
     act: &[f32],
     order: &[u32],
     offsets: &[u32],
-    experts: &[Option<Matrix<'_>>],
+    experts: &[Option<Projection<'_>>],
     out: &mut [f32],
 ) -> Result<(), KernelError> {
     let sizes = check::grouped_down(act, order, offsets, experts, out)?;
@@ -52,11 +54,17 @@ pub fn grouped_down(
             let slot = slot as usize;
             let act = &act[slot * sizes.cols..][..sizes.cols];
             for row in 0..sizes.rows {
-                out[slot * sizes.rows + row] = weight_dot(down, row, act);
+                out[slot * sizes.rows + row] = projected(down, row, act);
             }
         }
     }
     Ok(())
+}
+
+/// `dot(weight[row], x) + bias[row]`, without the sum where there is no bias.
+fn projected(projection: &Projection<'_>, row: usize, x: &[f32]) -> f32 {
+    let dot = weight_dot(&projection.weight, row, x);
+    projection.bias.map_or(dot, |bias| dot + bias[row])
 }
 
 /// Adds each token's experts in rank order: `y[d] = fma(weight[r], slots[r][d], y[d])` from `+0.0`.

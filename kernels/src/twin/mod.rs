@@ -15,10 +15,11 @@ mod router;
 
 pub use argmax::argmax;
 pub use attention::{attention, kv_append};
-pub use elementwise::{add_assign, swiglu};
+pub use elementwise::{add_assign, add_gated, scale, swiglu};
 pub use embed::embed;
 pub use experts::{combine, grouped_down, grouped_gate_up};
 pub use linear::linear;
 pub use norm::rms_norm;
 pub use rope::head_norm_rope;
+pub(crate) use router::{keep_best_groups, weigh};
 pub use router::{permute, router_topk};

@@ -1,6 +1,9 @@
 use crate::common::{Random, Weights, check};
 use assay_kernels::layout::MatrixFormat::{self, Bf16, Int4};
-use assay_kernels::{GateUp, KernelError, Matrix, simd, twin};
+use assay_kernels::{Activation, GateUp, KernelError, Projection, simd, twin};
+
+/// gpt-oss's alpha, and a limit that many of the operands pass.
+const CLAMPED: Activation = Activation::ClampedSwiGlu { alpha: 1.702, limit: 2.0 };
 
 /// How tokens choose experts.
 #[derive(Debug, Clone, Copy)]
@@ -9,6 +12,10 @@ enum Routing {
     AllOnOne,
     /// Only the even experts; the odd ones have no weights.
     Half,
+}
+
+fn biased<'a>(weights: &'a Weights, bias: Option<&'a [f32]>) -> Projection<'a> {
+    Projection { weight: weights.matrix(), bias: bias.map(|bias| &bias[..weights.rows]) }
 }
 
 struct Case {
@@ -36,7 +43,7 @@ impl Case {
         ids
     }
 
-    fn run(&self, format: MatrixFormat, routing: Routing) {
+    fn run(&self, format: MatrixFormat, routing: Routing, activation: Activation) {
         let Case { tokens, top_k, num_experts, hidden, intermediate } = *self;
         let mut random = Random((tokens * 31 + hidden) as u64);
         let slots = tokens * top_k;
@@ -47,18 +54,30 @@ impl Case {
             (0..num_experts).map(|_| Weights::random(&mut random, format, rows, cols)).collect()
         };
         let (gate, up, down) = (bank(intermediate, hidden), bank(intermediate, hidden), bank(hidden, intermediate));
+        // The clamped form comes with biases, as in the one family that has both.
+        let (inner, outer) = (random.floats(intermediate + 1), random.floats(hidden));
+        let with_bias = activation != Activation::SwiGlu;
+        let inner = with_bias.then_some(&inner[..]);
+        let outer = with_bias.then_some(&outer[..]);
         let here = |expert: usize| !matches!(routing, Routing::Half) || expert.is_multiple_of(2);
-        let gate_up: Vec<Option<GateUp<'_>>> =
-            (0..num_experts).map(|e| here(e).then(|| GateUp { gate: gate[e].matrix(), up: up[e].matrix() })).collect();
-        let down: Vec<Option<Matrix<'_>>> = (0..num_experts).map(|e| here(e).then(|| down[e].matrix())).collect();
+        let gate_up: Vec<Option<GateUp<'_>>> = (0..num_experts)
+            .map(|e| {
+                here(e)
+                    .then(|| GateUp { gate: biased(&gate[e], inner), up: biased(&up[e], inner.map(|bias| &bias[1..])) })
+            })
+            .collect();
+        let down: Vec<Option<Projection<'_>>> =
+            (0..num_experts).map(|e| here(e).then(|| biased(&down[e], outer))).collect();
         let x = random.floats(tokens * hidden);
         let weights = random.floats(slots);
-        let what = format!("{format:?} {routing:?} tokens {tokens} top {top_k} hidden {hidden} inner {intermediate}");
+        let what = format!(
+            "{format:?} {routing:?} {activation:?} tokens {tokens} top {top_k} hidden {hidden} inner {intermediate}"
+        );
 
         let mut act = vec![f32::NAN; slots * intermediate];
-        twin::grouped_gate_up(&x, top_k, &order, &offsets, &gate_up, &mut act).unwrap();
+        twin::grouped_gate_up(&x, top_k, &order, &offsets, &gate_up, activation, &mut act).unwrap();
         check(&format!("grouped_gate_up {what}"), &act, |out| {
-            simd::grouped_gate_up(&x, top_k, &order, &offsets, &gate_up, out).unwrap();
+            simd::grouped_gate_up(&x, top_k, &order, &offsets, &gate_up, activation, out).unwrap();
         });
         let mut rows = vec![f32::NAN; slots * hidden];
         twin::grouped_down(&act, &order, &offsets, &down, &mut rows).unwrap();
@@ -84,7 +103,8 @@ fn routed_products() {
                 (70, 4, 32, 40, 130),
                 (200, 2, 3, 36, 17),
             ] {
-                Case { tokens, top_k, num_experts, hidden, intermediate }.run(format, routing);
+                Case { tokens, top_k, num_experts, hidden, intermediate }.run(format, routing, Activation::SwiGlu);
+                Case { tokens, top_k, num_experts, hidden, intermediate }.run(format, routing, CLAMPED);
             }
         }
     }
@@ -93,7 +113,7 @@ fn routed_products() {
 #[test]
 fn no_tokens_are_no_work() {
     let (order, offsets) = ([], [0, 0, 0]);
-    simd::grouped_gate_up(&[], 4, &order, &offsets, &[None, None], &mut []).unwrap();
+    simd::grouped_gate_up(&[], 4, &order, &offsets, &[None, None], CLAMPED, &mut []).unwrap();
     simd::grouped_down(&[], &order, &offsets, &[None, None], &mut []).unwrap();
     simd::combine(&[], &[], 4, &mut []).unwrap();
 }
@@ -103,15 +123,15 @@ fn gate_and_up_may_differ_in_format() {
     let mut random = Random(5);
     let gate = Weights::random(&mut random, Int4, 40, 130);
     let up = Weights::random(&mut random, Bf16, 40, 130);
-    let experts = [Some(GateUp { gate: gate.matrix(), up: up.matrix() })];
+    let experts = [Some(GateUp { gate: gate.matrix().into(), up: up.matrix().into() })];
     for tokens in [1, 2, 5] {
         let x = random.floats(tokens * 130);
         let order: Vec<u32> = (0..tokens as u32).rev().collect();
         let offsets = [0, tokens as u32];
         let mut expected = vec![f32::NAN; tokens * 40];
-        twin::grouped_gate_up(&x, 1, &order, &offsets, &experts, &mut expected).unwrap();
+        twin::grouped_gate_up(&x, 1, &order, &offsets, &experts, CLAMPED, &mut expected).unwrap();
         check("mixed formats", &expected, |out| {
-            simd::grouped_gate_up(&x, 1, &order, &offsets, &experts, out).unwrap();
+            simd::grouped_gate_up(&x, 1, &order, &offsets, &experts, CLAMPED, out).unwrap();
         });
     }
 }
@@ -119,7 +139,7 @@ fn gate_and_up_may_differ_in_format() {
 #[test]
 fn a_used_expert_without_weights_and_a_broken_order_are_refused() {
     let down = Weights::random(&mut Random(1), Bf16, 16, 8);
-    let experts = [Some(down.matrix()), None];
+    let experts = [Some(down.matrix().into()), None];
     let run = |order: &[u32], offsets: &[u32]| {
         let (act, mut out) = (vec![1.0; 8 * order.len()], vec![0.0; 16 * order.len()]);
         let found = simd::grouped_down(&act, order, offsets, &experts, &mut out).unwrap_err();
@@ -129,6 +149,9 @@ fn a_used_expert_without_weights_and_a_broken_order_are_refused() {
     let missing = KernelError::MissingExpert { kernel: "grouped_down", expert: 1, slots: 2 };
     assert_eq!(run(&[0, 2, 1], &[0, 1, 3]), missing);
     assert_eq!(missing.to_string(), "grouped_down: expert 1 has 2 slots but no weights");
+    let short = [Some(Projection { weight: down.matrix(), bias: Some(&[0.0; 15]) })];
+    let error = simd::grouped_down(&[1.0; 8], &[0], &[0, 1], &short, &mut [0.0; 16]).unwrap_err();
+    assert_eq!(error.to_string(), "grouped_down: bias of an expert is 15, expected 16");
     assert!(matches!(run(&[0, 0], &[0, 2, 2]), KernelError::Geometry { found: 0, .. }));
     assert!(matches!(run(&[0, 2], &[0, 2, 2]), KernelError::Index { index: 2, limit: 2, .. }));
     assert!(matches!(run(&[0, 1], &[0, 3, 2]), KernelError::Index { .. }));

@@ -3,6 +3,7 @@
 
 mod files;
 mod folders;
+mod parts;
 mod tokenizer;
 mod values;
 
@@ -48,5 +49,5 @@ fn open_error(folder: &TempDir) -> String {
 }
 
 fn source(name: &str, shape: &[usize]) -> TensorSource {
-    TensorSource { name: name.to_owned(), shape: shape.to_vec() }
+    TensorSource { name: name.to_owned(), shape: shape.to_vec(), part: None }
 }

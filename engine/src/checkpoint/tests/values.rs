@@ -35,7 +35,7 @@ fn widening_is_exact() {
         let data: Vec<u8> = finite.iter().flat_map(|bits| bits.to_le_bytes()).collect();
         let (_folder, checkpoint) = checkpoint(dtype, &[finite.len()], &data);
         let view = checkpoint.tensor(&source("w", &[finite.len()])).unwrap();
-        assert_eq!((view.rows(), view.cols(), view.dtype.bytes()), (1, finite.len(), 2));
+        assert_eq!((view.rows(), view.cols(), view.dtype.bits()), (1, finite.len(), 16));
         let back: Vec<u16> = view
             .to_f32_vec()
             .unwrap()

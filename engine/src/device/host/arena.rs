@@ -98,7 +98,7 @@ impl Arena {
             .live
             .range(..=address)
             .next_back()
-            .is_some_and(|(&start, &length)| end <= start + length && address % align as u64 == 0);
+            .is_some_and(|(&start, &length)| end <= start + length && address.is_multiple_of(align as u64));
         if inside || bytes == 0 {
             Ok((address as usize, end as usize))
         } else {

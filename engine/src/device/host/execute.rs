@@ -1,6 +1,7 @@
 //! From a kernel description to the vectorised host kernels.
 
-use assay_kernels::{GateUp, Matrix, simd};
+use assay_kernels::layout::ExpertLayout;
+use assay_kernels::{AttentionForm, GateUp, Matrix, Projection, simd};
 
 use super::super::kernel::{EXPERT_ABSENT, KvSpan, MatrixSpan};
 use super::super::{DeviceError, Kernel, Span};
@@ -18,49 +19,51 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
             let bias = bias.map(|bias| on.read(bias)).transpose()?;
             simd::linear(on.read(x)?, matrix(&on, weight)?, bias, on.write(out)?)?;
         }
-        Kernel::HeadNormRope { x, heads, head_dim, norm, eps, cos, sin, first_position } => {
+        Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position } => {
             let norm = norm.map(|norm| on.read(norm)).transpose()?;
             let (cos, sin) = (on.read(cos)?, on.read(sin)?);
-            simd::head_norm_rope(on.write(x)?, heads, head_dim, norm, eps, cos, sin, first_position)?;
+            simd::head_norm_rope(on.write(x)?, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position)?;
         }
         Kernel::KvAppend { k, v, cache, first_position } => {
             let KvSpan { layout, bytes } = cache;
             simd::kv_append(on.read(k)?, on.read(v)?, first_position, layout, on.write(bytes)?)?;
         }
-        Kernel::Attention { q, heads, cache, first_position, scale, out } => {
+        Kernel::Attention { q, heads, cache, first_position, scale, window, sinks, out } => {
             let KvSpan { layout, bytes } = cache;
-            simd::attention(on.read(q)?, heads, first_position, layout, on.read(bytes)?, scale, on.write(out)?)?;
+            let form = AttentionForm { scale, window, sinks: sinks.map(|sinks| on.read(sinks)).transpose()? };
+            simd::attention(on.read(q)?, heads, first_position, layout, on.read(bytes)?, form, on.write(out)?)?;
         }
-        Kernel::RouterTopK { logits, num_experts, top_k, norm_topk_prob, ids, weights } => {
+        Kernel::RouterTopK { logits, bias, num_experts, top_k, routing, ids, weights } => {
             let (ids, weights) = (on.write(ids)?, on.write(weights)?);
-            simd::router_topk(on.read(logits)?, num_experts, top_k, norm_topk_prob, ids, weights)?;
+            let bias = bias.map(|bias| on.read(bias)).transpose()?;
+            simd::router_topk(on.read(logits)?, bias, num_experts, top_k, &routing, ids, weights)?;
         }
         Kernel::Permute { ids, order, offsets } => {
             let experts = offsets.len().saturating_sub(1);
             simd::permute(on.read(ids)?, experts, on.write(order)?, on.write(offsets)?)?;
         }
-        Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, out } => {
+        Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, activation, out } => {
             let (order, offsets) = (on.read(order)?, on.read(offsets)?);
-            let (rows, cols) = (expert.moe_intermediate_size, expert.hidden_size);
             let experts = experts(&on, table, offsets, |address| {
-                let part = |range| expert_matrix(&on, address, expert.format, range, rows, cols);
-                Ok(GateUp { gate: part(expert.gate())?, up: part(expert.up())? })
+                let part = |part| projection(&on, address, &expert, part);
+                Ok(GateUp { gate: part(0)?, up: part(1)? })
             })?;
-            simd::grouped_gate_up(on.read(x)?, top_k, order, offsets, &experts, on.write(out)?)?;
+            simd::grouped_gate_up(on.read(x)?, top_k, order, offsets, &experts, activation, on.write(out)?)?;
         }
         Kernel::GroupedDown { act, order, offsets, table, expert, out } => {
             let (order, offsets) = (on.read(order)?, on.read(offsets)?);
-            let (rows, cols) = (expert.hidden_size, expert.moe_intermediate_size);
-            let experts = experts(&on, table, offsets, |address| {
-                expert_matrix(&on, address, expert.format, expert.down(), rows, cols)
-            })?;
+            let experts = experts(&on, table, offsets, |address| projection(&on, address, &expert, 2))?;
             simd::grouped_down(on.read(act)?, order, offsets, &experts, on.write(out)?)?;
         }
         Kernel::Combine { slots, weights, top_k, out } => {
             simd::combine(on.read(slots)?, on.read(weights)?, top_k, on.write(out)?)?;
         }
-        Kernel::AddAssign { x, y } => simd::add_assign(on.write(x)?, on.read(y)?)?,
-        Kernel::SwiGlu { gate, up, out } => simd::swiglu(on.read(gate)?, on.read(up)?, on.write(out)?)?,
+        Kernel::AddAssign { x, y, factor } => simd::add_assign(on.write(x)?, on.read(y)?, factor)?,
+        Kernel::AddGated { x, y, gates } => simd::add_gated(on.write(x)?, on.read(y)?, on.read(gates)?)?,
+        Kernel::Scale { x, factor } => simd::scale(on.write(x)?, factor)?,
+        Kernel::SwiGlu { gate, up, activation, out } => {
+            simd::swiglu(on.read(gate)?, on.read(up)?, activation, on.write(out)?)?;
+        }
         Kernel::Argmax { logits, out } => {
             if let Some(chosen) = on.write(out)?.first_mut() {
                 *chosen = simd::argmax(on.read(logits)?)?;
@@ -74,17 +77,23 @@ fn matrix<'a>(on: &Operands<'a>, span: MatrixSpan) -> Result<Matrix<'a>, DeviceE
     Ok(Matrix::new(span.format, span.rows, span.cols, on.read(span.bytes)?)?)
 }
 
-/// One of an expert's matrices, by the expert's address.
-fn expert_matrix<'a>(
+/// An expert's gate (0), up (1) or down (2), by the expert's address.
+fn projection<'a>(
     on: &Operands<'a>,
     address: u64,
-    format: assay_kernels::layout::MatrixFormat,
-    range: std::ops::Range<usize>,
-    rows: usize,
-    cols: usize,
-) -> Result<Matrix<'a>, DeviceError> {
+    expert: &ExpertLayout,
+    part: usize,
+) -> Result<Projection<'a>, DeviceError> {
+    let (hidden, inner) = (expert.hidden_size, expert.moe_intermediate_size);
+    let (rows, cols) = if part == 2 { (hidden, inner) } else { (inner, hidden) };
+    let range = [expert.gate(), expert.up(), expert.down()][part].clone();
     let bytes = Span::new(address.saturating_add(range.start as u64), range.len());
-    Ok(Matrix::new(format, rows, cols, on.read(bytes)?)?)
+    let weight = Matrix::new(expert.format, rows, cols, on.read(bytes)?)?;
+    let bias = expert.biases().map(|biases| {
+        let start = address.saturating_add(biases[part].start as u64);
+        on.read(Span::<f32>::new(start, biases[part].len() / size_of::<f32>()))
+    });
+    Ok(Projection { weight, bias: bias.transpose()? })
 }
 
 /// Looks up, in the table on the device, every expert that some slot was routed to.

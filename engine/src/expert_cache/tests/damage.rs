@@ -171,10 +171,10 @@ fn absurd_headers_are_refused() {
     };
     let edit =
         |edit: &dyn Fn(&mut Value), expected: &[&str]| check(good().edit_header(|header| edit(header)), expected);
-    edit(&|it| it["format_version"] = json!(2), &["format version is 2, expected 1"]);
+    edit(&|it| it["format_version"] = json!(1), &["format version is 1, expected 2"]);
     edit(&|it| it["layout_version"] = json!(9), &["layout version is 9, expected 1"]);
     // A newer version is called newer, whatever else it has.
-    edit(&|it| (it["format_version"], it["colour"]) = (json!(3), json!("blue")), &["format version is 3, expected 1"]);
+    edit(&|it| (it["format_version"], it["colour"]) = (json!(3), json!("blue")), &["format version is 3, expected 2"]);
     edit(&|it| it["colour"] = json!("blue"), &["colour"]);
     edit(&|it| it["encoding"]["colour"] = json!("blue"), &["colour"]);
     edit(&|it| it["encoding"] = json!({"format": "bf16", "group_cols": 128}), &["group_cols"]);
@@ -236,8 +236,8 @@ fn bad_content_under_a_right_hash_is_named() {
         &|it| it[down_scale..down_scale + 2].copy_from_slice(&[0x80, 0x7f]),
         "layer 0, expert 2, down_proj: row 128, group 0: scale inf",
     );
-    check(&|it| it[expert.gate().end] = 1, "layer 0, expert 0: padding between matrices");
-    check(&|it| it[3 * expert.bytes - 1] = 1, "layer 0, expert 2: padding between matrices");
+    check(&|it| it[expert.gate().end] = 1, "layer 0, expert 0: padding between its parts");
+    check(&|it| it[3 * expert.bytes - 1] = 1, "layer 0, expert 2: padding between its parts");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod biased;
 mod build;
 mod damage;
 mod support;

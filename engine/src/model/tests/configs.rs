@@ -13,8 +13,15 @@ fn bad_configs() -> Vec<(Value, &'static str)> {
         json!({ "rope_parameters": changed(base, &more) })
     };
     vec![
-        (json!({"-model_type": 0}), "model_type is missing, expected one of: qwen3_moe"),
-        (json!({"model_type": "gpt2"}), "model_type is \"gpt2\", which is not supported; expected one of: qwen3_moe"),
+        (
+            json!({"-model_type": 0}),
+            "model_type is missing, expected one of: glm4_moe, gpt_oss, granitemoe, minimax_m2, mixtral, olmoe, qwen2_moe, qwen3_moe",
+        ),
+        (
+            json!({"model_type": "gpt2"}),
+            "model_type is \"gpt2\", which is not supported; \
+             expected one of: glm4_moe, gpt_oss, granitemoe, minimax_m2, mixtral, olmoe, qwen2_moe, qwen3_moe",
+        ),
         (json!({"model_type": 3}), "model_type is 3, expected a text"),
         (json!({"-hidden_size": 0}), "hidden_size is missing, expected a whole number from 1 to 1048576"),
         (json!({"hidden_size": 0}), "hidden_size is 0, expected a whole number from 1 to 1048576"),
@@ -159,7 +166,7 @@ fn errors_shorten_what_they_quote() {
 }
 
 /// Values that have broken readers before.
-fn any_value() -> impl Strategy<Value = Value> {
+pub(super) fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),

@@ -2,9 +2,11 @@
 //! Tests of config reading and rope.
 
 mod configs;
+mod families;
 mod qwen3_moe;
 mod rope;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -67,11 +69,14 @@ fn sources(spec: &ModelSpec) -> Vec<&TensorSource> {
             linear(&mut out, source);
         }
         out.extend(attention.qk_norm.iter().flat_map(|norm| [&norm.q_norm, &norm.k_norm]));
-        let mlps = match &layer.ffn {
-            FfnSpec::Dense(mlp) => std::slice::from_ref(mlp),
+        out.extend(&attention.sinks);
+        let mlps: Vec<_> = match &layer.ffn {
+            FfnSpec::Dense(mlp) => vec![mlp],
             FfnSpec::Moe(moe) => {
                 linear(&mut out, &moe.router);
-                &moe.experts
+                out.extend(&moe.correction_bias);
+                moe.shared.iter().flat_map(|shared| &shared.gate).for_each(|gate| linear(&mut out, gate));
+                moe.experts.iter().chain(moe.shared.as_ref().map(|shared| &shared.mlp)).collect()
             }
         };
         for mlp in mlps {
@@ -83,18 +88,38 @@ fn sources(spec: &ModelSpec) -> Vec<&TensorSource> {
     out
 }
 
-/// The model asks for exactly the tensors that the checkpoint has, and all of them can be read.
+/// The model asks for exactly the tensors that the checkpoint has, every element of them once, and all can be read.
 #[test]
 fn fixtures_open_and_every_tensor_is_used() {
-    for (name, tensors) in [("tiny-moe", 422), ("families/qwen3_moe-a", 138)] {
+    for (name, tensors) in [
+        ("tiny-moe", 422),
+        ("families/glm4_moe", 121),
+        ("families/gpt_oss", 54),
+        ("families/gpt_oss-b", 54),
+        ("families/gpt_oss-mxfp4", 60),
+        ("families/granitemoe", 29),
+        ("families/minimax_m2", 123),
+        ("families/mixtral", 96),
+        ("families/olmoe", 120),
+        ("families/qwen2_moe", 153),
+        ("families/qwen3_moe-a", 138),
+    ] {
         let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
         let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path()).unwrap();
-        let sources = sources(&spec);
-        assert_eq!(sources.len(), tensors, "{name}");
         assert_eq!(checkpoint.num_tensors(), tensors, "{name}");
-        for source in sources {
+        let mut used: HashMap<&str, (usize, usize)> = HashMap::new();
+        for source in sources(&spec) {
             let view = checkpoint.tensor(source).unwrap();
-            assert_eq!(view.to_f32_vec().unwrap().len(), view.elements());
+            let elements = source.shape.iter().product::<usize>();
+            assert_eq!((view.to_f32_vec().unwrap().len(), view.elements()), (elements, elements));
+            let file_shape = source.part.as_ref().map_or(&source.shape, |part| &part.file_shape);
+            used.entry(&source.name).or_insert((0, file_shape.iter().product())).0 += elements;
+            let scales = source.part.as_ref().and_then(|part| part.mxfp4_scales.as_deref());
+            scales.map(|scales| used.insert(scales, (0, 0)));
+        }
+        assert_eq!(used.len(), tensors, "{name}");
+        for (tensor, (elements, all)) in used {
+            assert_eq!(elements, all, "{name}: elements read of {tensor}");
         }
         checkpoint.release().unwrap();
     }

@@ -1,5 +1,6 @@
 //! What a Qwen3-MoE config becomes, in every style that transformers has written.
 
+use assay_kernels::Routing;
 use serde_json::{Value, json};
 
 use super::{changed, fixture, load, new_style};
@@ -55,7 +56,7 @@ fn tiny_moe_has_the_shapes_that_its_readme_states() {
     assert_eq!(attention.k_proj.weight.shape, [128, 256]);
     let FfnSpec::Moe(moe) = &layer.ffn else { panic!("layer 3 is dense") };
     assert_eq!((moe.num_experts(), moe.num_experts_per_tok, moe.moe_intermediate_size()), (32, 4, 128));
-    assert!(moe.norm_topk_prob);
+    assert_eq!(moe.routing, Routing::softmax(true));
     assert_eq!(moe.experts[31].down_proj.weight.name, "model.layers.3.mlp.experts.31.down_proj.weight");
     assert_eq!(moe.experts[31].down_proj.weight.shape, [256, 128]);
 }
@@ -102,7 +103,7 @@ fn optional_parts_follow_the_config() {
         assert_eq!(bias.shape, [outputs]);
     }
     let FfnSpec::Moe(moe) = &spec.layers[1].ffn else { panic!("layer 1 is dense") };
-    assert!(!moe.norm_topk_prob, "transformers' default for this family");
+    assert_eq!(moe.routing, Routing::softmax(false), "transformers' default for this family");
     assert_eq!(moe.router.bias, None);
 
     let spec = with(json!({}));

@@ -1,10 +1,10 @@
 //! `assay ledger verify`.
 
-use crate::exit::Exit;
-use crate::ledger_place::LedgerPlace;
+use crate::exit::{Exit, InvalidEvidence};
+use crate::ledger_place::{LedgerPlace, read_anchors};
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
-use assay_ledgers::{Verdict, VerifyReport, verify};
+use assay_ledgers::{Head, Verdict, VerifyReport, verify_anchored};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ Examples:
 /// PASS when nothing was changed, removed, moved or added behind the ledger's
 /// back; INVALID otherwise. An append that was cut short is reported and harms
 /// nothing. Without an argument, both local and tracked are checked, as far as
-/// they exist.
+/// they exist; the tracked one must still hold what reports/heads.json names.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Verify {
@@ -38,15 +38,22 @@ struct Verified {
 impl Verify {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
-        let folders: Vec<PathBuf> = if self.ledgers.is_empty() {
-            let both = [LedgerPlace::Local, LedgerPlace::Tracked].map(|place| place.folder(&repository));
-            both.into_iter().filter(|folder| folder.exists()).collect()
-        } else {
-            self.ledgers.iter().map(|place| place.folder(&repository)).collect()
-        };
+        let anchors = read_anchors(&repository)?;
+        let mut places = self.ledgers;
+        if places.is_empty() {
+            places = vec![LedgerPlace::Local, LedgerPlace::Tracked];
+            places.retain(|place| place.folder(&repository).exists());
+        }
+        let tracked = LedgerPlace::Tracked.folder(&repository);
+        if !anchors.is_empty() && !tracked.exists() {
+            let gone = format!("reports/heads.json vouches for {}, which is gone", tracked.display());
+            return Err(InvalidEvidence(gone).into());
+        }
         let mut verified = Vec::new();
-        for folder in folders {
-            let report = verify(&folder)?;
+        for place in places {
+            let folder = place.folder(&repository);
+            let anchors: &[Head] = if place == LedgerPlace::Tracked { &anchors } else { &[] };
+            let report = verify_anchored(&folder, anchors)?;
             verified.push(Verified { ledger: repository.display(&folder).to_owned(), report });
         }
         let exit = Exit::worst(verified.iter().map(|ledger| ledger.report.verdict));

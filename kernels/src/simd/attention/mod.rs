@@ -12,7 +12,8 @@ use self::pass::Pass;
 use super::lanes::{LANES, Lanes, Level, Task};
 use super::parallel::{Disjoint, for_each, pieces};
 use crate::contract::{self, SPLIT};
-use crate::{KernelError, KvLayout, check};
+use crate::{AttentionForm, KernelError, KvLayout, check};
+use std::ops::Range;
 
 /// Query rows that share one pass over a split, at most (more where one token alone has more).
 const UNIT_ROWS: usize = 64;
@@ -30,19 +31,19 @@ pub fn attention(
     first_position: usize,
     layout: KvLayout,
     cache: &[u8],
-    scale: f32,
+    form: AttentionForm<'_>,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
-    let tokens = check::attention(q, heads, first_position, &layout, cache, out)?;
+    let tokens = check::attention(q, heads, first_position, &layout, cache, &form, out)?;
     if tokens == 0 {
         return Ok(());
     }
-    let job = Job { q, heads, first_position, tokens, layout, cache, scale, level: Level::current() };
+    let job = Job { q, heads, first_position, tokens, layout, cache, form, level: Level::current() };
     let units = job.units();
-    let splits = (first_position + tokens).div_ceil(SPLIT);
-    let work = layout.head_dim * 2 * (first_position + tokens) * tokens * heads;
+    let splits = form.first_visible(first_position) / SPLIT..(first_position + tokens).div_ceil(SPLIT);
+    let work = layout.head_dim * 2 * (splits.len() * SPLIT).min(first_position + tokens) * tokens * heads;
     let shared = pieces(2, work / 2) == 1;
-    if shared && units.len() < rayon::current_num_threads() && splits > 1 {
+    if shared && units.len() < rayon::current_num_threads() && splits.len() > 1 {
         job.by_split(&units, splits, out);
     } else {
         job.by_unit(&units, work / units.len(), out);
@@ -58,7 +59,7 @@ struct Job<'a> {
     tokens: usize,
     layout: KvLayout,
     cache: &'a [u8],
-    scale: f32,
+    form: AttentionForm<'a>,
     level: Level,
 }
 
@@ -134,15 +135,35 @@ impl Job<'_> {
         units
     }
 
-    /// Splits that a unit's tokens see.
-    fn splits(&self, unit: &Unit) -> usize {
-        (self.first_position + unit.first) / SPLIT + 1
+    /// Splits that a unit's tokens see; the first of them may be seen by its first tokens alone.
+    fn splits(&self, unit: &Unit) -> Range<usize> {
+        let first = self.first_position + unit.first;
+        self.form.first_visible(first) / SPLIT..first / SPLIT + 1
+    }
+
+    /// Places in a split that the query at a position sees; empty where it sees none.
+    #[inline(always)]
+    fn seen(&self, split: usize, position: usize) -> Range<usize> {
+        let end = SPLIT.min(position + 1 - split * SPLIT);
+        let start = self.form.first_visible(position).saturating_sub(split * SPLIT);
+        start.min(end)..end
+    }
+
+    /// Where the merging of a head's splits starts.
+    fn start(&self, head: usize) -> State {
+        self.form.sinks.map_or(State::START, |sinks| State { max: sinks[head], sum: 1.0 })
+    }
+
+    /// The head of a unit's row.
+    #[inline(always)]
+    fn head(&self, unit: &Unit, row: usize) -> usize {
+        unit.kv_head * self.group() + row % self.group()
     }
 
     /// Offset in `q` and `out` of a unit's row: rows are its tokens, each with its heads.
     #[inline(always)]
     fn row_at(&self, unit: &Unit, row: usize) -> usize {
-        let (token, head) = (unit.first + row / self.group(), unit.kv_head * self.group() + row % self.group());
+        let (token, head) = (unit.first + row / self.group(), self.head(unit, row));
         (token * self.heads + head) * self.layout.head_dim
     }
 
@@ -152,8 +173,9 @@ impl Job<'_> {
         let values = Disjoint::new(out);
         for_each(units.len(), work, |index| {
             let unit = &units[index];
-            let mut states = vec![State::START; unit.tokens * self.group()];
-            for split in 0..self.splits(unit) {
+            let rows = unit.tokens * self.group();
+            let mut states: Vec<State> = (0..rows).map(|row| self.start(self.head(unit, row))).collect();
+            for split in self.splits(unit) {
                 self.level.run(Pass { job: self, unit, split, states: &mut states, values: &values, base: 0 });
             }
             for (row, state) in states.iter().enumerate() {
@@ -165,20 +187,23 @@ impl Job<'_> {
     }
 
     /// Each unit is one split, from the initial state; the units of a round are merged before the next.
-    fn by_split(&self, units: &[Unit], splits: usize, out: &mut [f32]) {
+    fn by_split(&self, units: &[Unit], splits: Range<usize>, out: &mut [f32]) {
         let (dim, rows) = (self.layout.head_dim, self.tokens * self.heads);
-        let round = (ROUND_BYTES / (4 * rows * (dim + 2))).max(rayon::current_num_threads()).min(splits);
-        let mut totals = vec![State::START; rows];
+        let round = (ROUND_BYTES / (4 * rows * (dim + 2))).max(rayon::current_num_threads()).min(splits.len());
+        let mut totals: Vec<State> = (0..rows).map(|row| self.start(row % self.heads)).collect();
         let mut states = vec![State::START; round * rows];
         let mut values = vec![0.0f32; round * rows * dim];
         out.fill(0.0);
-        for first in (0..splits).step_by(round) {
+        for first in splits.clone().step_by(round) {
             states.fill(State::START);
             values.fill(0.0);
-            self.round(units, first..(first + round).min(splits), &mut states, &mut values);
-            for index in 0..round.min(splits - first) {
+            let last = (first + round).min(splits.end);
+            self.round(units, first..last, &mut states, &mut values);
+            for index in 0..last - first {
                 for (row, total) in totals.iter_mut().enumerate() {
-                    if first + index > (self.first_position + row / self.heads) / SPLIT {
+                    let position = self.first_position + row / self.heads;
+                    let past = first + index > position / SPLIT;
+                    if past || self.seen(first + index, position).is_empty() {
                         continue;
                     }
                     let at = index * rows + row;
@@ -193,14 +218,14 @@ impl Job<'_> {
     }
 
     /// The states of all rows after each of `splits` alone: `states` are `[splits, rows]`, `values` have `head_dim` each.
-    fn round(&self, units: &[Unit], splits: std::ops::Range<usize>, states: &mut [State], values: &mut [f32]) {
+    fn round(&self, units: &[Unit], splits: Range<usize>, states: &mut [State], values: &mut [f32]) {
         let rows = self.tokens * self.heads;
         let (states, values) = (Disjoint::new(states), Disjoint::new(values));
         let work = 2 * self.layout.head_dim * SPLIT * rows / units.len();
         for_each(splits.len() * units.len(), work, |task| {
             let (index, unit) = (task / units.len(), &units[task % units.len()]);
             let split = splits.start + index;
-            if split >= self.splits(unit) {
+            if !self.splits(unit).contains(&split) {
                 return;
             }
             let mut own = vec![State::START; unit.tokens * self.group()];

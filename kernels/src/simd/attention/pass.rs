@@ -3,7 +3,7 @@
 use super::{Job, State, Unit};
 use crate::KvFormat;
 use crate::contract::{self, GROUP, SPLIT};
-use crate::simd::group::{Strided, Vector, group_sums_apart};
+use crate::simd::group::{Strided, Vector, group_part_sums_apart, group_sums_apart};
 use crate::simd::lanes::{LANES, Lanes, Task};
 use crate::simd::parallel::Disjoint;
 
@@ -79,30 +79,39 @@ impl Pass<'_, '_> {
     ) {
         let job = self.job;
         let dim = job.layout.head_dim;
-        let (mut qs, mut lens): ([&[f32]; T], _) = ([&[]; T], [0; T]);
+        let (mut qs, mut lens, mut starts): ([&[f32]; T], _, _) = ([&[]; T], [0; T], [0; T]);
         for t in 0..T {
             let at = job.row_at(self.unit, first + t);
             qs[t] = &job.q[at..at + dim];
             let position = job.first_position + self.unit.first + (first + t) / job.group();
-            lens[t] = SPLIT.min(position + 1 - self.split * SPLIT);
+            let seen = job.seen(self.split, position);
+            (starts[t], lens[t]) = (seen.start, seen.end);
         }
         let mut p = Scores([[0.0; SPLIT]; T]);
         let longest = lens.into_iter().fold(0, usize::max);
-        for tile in (0..longest.div_ceil(LANES)).step_by(R) {
+        let earliest = starts.into_iter().fold(SPLIT, usize::min) / (R * LANES) * R;
+        for tile in (earliest..longest.div_ceil(LANES)).step_by(R) {
             self.scores::<L, V, T, R>(lanes, tile, keys, &qs, &mut p);
         }
         let mut factors = [(0.0, 0.0); T];
         for t in 0..T {
+            // A row that sees nothing here is left as it is.
+            if starts[t] == lens[t] {
+                factors[t] = (1.0, 0.0);
+                continue;
+            }
+            // Exponentials of these are exactly 0: they change neither the largest score nor the sum.
+            p.0[t][..starts[t]].fill(f32::NEG_INFINITY);
             let (m, l) = exponentials(lanes, &mut p.0[t], lens[t]);
             factors[t] = self.states[first + t].merge(m, l);
         }
         let tiles = dim.div_ceil(LANES);
         let whole = tiles / R * R;
         for tile in (0..whole).step_by(R) {
-            self.weigh::<L, V, T, R>(lanes, (first, tile), values, &p, lens, &factors);
+            self.weigh::<L, V, T, R>(lanes, (first, tile), values, &p, (starts, lens), &factors);
         }
         for tile in whole..tiles {
-            self.weigh::<L, V, T, 1>(lanes, (first, tile), values, &p, lens, &factors);
+            self.weigh::<L, V, T, 1>(lanes, (first, tile), values, &p, (starts, lens), &factors);
         }
     }
 
@@ -134,7 +143,7 @@ impl Pass<'_, '_> {
                 }
             }
         }
-        let scale = lanes.splat(self.job.scale);
+        let scale = lanes.splat(self.job.form.scale);
         for t in 0..T {
             for r in 0..R {
                 let at = (tile + r) * LANES;
@@ -151,7 +160,7 @@ impl Pass<'_, '_> {
         (first, tile): (usize, usize),
         values: &[V],
         p: &Scores<T>,
-        lens: [usize; T],
+        (starts, ends): ([usize; T], [usize; T]),
         factors: &[(f32, f32); T],
     ) {
         let layout = &self.job.layout;
@@ -165,7 +174,7 @@ impl Pass<'_, '_> {
         }
         let weights = Strided { vectors, stride: layout.value_width() / LANES };
         // SAFETY: a split has 128 rows of values, and 128 exponentials a row.
-        let sums = unsafe { group_sums_apart::<L, _, R, T, 1>(lanes, weights, xs, lens) };
+        let sums = unsafe { group_part_sums_apart::<L, _, R, T, 1>(lanes, weights, xs, starts, ends) };
         for t in 0..T {
             let (a, b) = (lanes.splat(factors[t].0), lanes.splat(factors[t].1));
             for r in 0..R {

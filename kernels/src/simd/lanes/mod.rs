@@ -10,6 +10,7 @@ mod avx2;
 mod avx512;
 mod portable;
 
+use crate::Activation;
 use crate::contract::{EXP_MAX, EXP_MIN, EXP_POLY, EXP_ROUND, LN2_HI, LN2_LO, LOG2_E};
 use crate::layout::TILE_ROWS;
 use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES};
@@ -231,5 +232,29 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     #[inline(always)]
     fn silu(self, x: Self::F) -> Self::F {
         self.div(x, self.add(self.splat(1.0), self.exp(self.negate(x))))
+    }
+
+    /// [`crate::contract::sigmoid`].
+    #[inline(always)]
+    fn sigmoid(self, x: Self::F) -> Self::F {
+        let one = self.splat(1.0);
+        self.div(one, self.add(one, self.exp(self.negate(x))))
+    }
+
+    /// [`crate::contract::activate`].
+    #[inline(always)]
+    fn activate(self, activation: Activation, gate: Self::F, up: Self::F) -> Self::F {
+        match activation {
+            Activation::SwiGlu => self.mul(self.silu(gate), up),
+            Activation::ClampedSwiGlu { alpha, limit } => {
+                let (one, high, low) = (self.splat(1.0), self.splat(limit), self.splat(-limit));
+                let gate = self.if_less(high, gate, high, gate);
+                let up = self.if_less(high, up, high, up);
+                let up = self.if_less(up, low, low, up);
+                let steep = self.mul(self.splat(alpha), gate);
+                let glu = self.div(gate, self.add(one, self.exp(self.negate(steep))));
+                self.mul(self.add(up, one), glu)
+            }
+        }
     }
 }

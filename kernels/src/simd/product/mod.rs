@@ -13,6 +13,7 @@ use super::parallel::{Disjoint, for_each};
 use crate::contract::GROUP;
 use crate::layout::MatrixFormat;
 use crate::matrix::Matrix;
+use crate::{Activation, Projection};
 use std::cell::RefCell;
 
 /// Inputs that share one conversion of the weights.
@@ -56,15 +57,13 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// What happens to the dot products of a task's two tiles.
+/// What happens to the dot products of a task's two tiles, once biases have been added.
 #[derive(Clone, Copy)]
-pub(super) enum Finish<'a> {
+pub(super) enum Finish {
     /// They are neighbouring tiles of one matrix: stored.
     Plain,
-    /// The same, with a bias added.
-    Bias(&'a [f32]),
-    /// They are one tile of gate and of up: `silu(gate) * up` is stored.
-    SwiGlu,
+    /// They are one tile of gate and of up: `activation(gate, up)` is stored.
+    Gated(Activation),
 }
 
 /// A product of every segment's inputs with its weights.
@@ -76,10 +75,10 @@ pub(super) struct Product<'a> {
     /// Rows of a weight matrix: the width of a row of the output, which has one for each slot.
     pub(super) rows: usize,
     pub(super) segments: Vec<Segment<'a>>,
-    /// The matrices of weights `w`: one twice, or gate and up. `None` only where no segment has slots for `w`.
+    /// The projections of weights `w`: one twice, or gate and up. `None` only where no segment has slots for `w`.
     /// Behind a pointer: the task is compiled once for each level, not once for each family too.
-    pub(super) weights: &'a (dyn Fn(usize) -> Option<(Matrix<'a>, Matrix<'a>)> + Sync),
-    pub(super) finish: Finish<'a>,
+    pub(super) weights: &'a (dyn Fn(usize) -> Option<[Projection<'a>; 2]> + Sync),
+    pub(super) finish: Finish,
 }
 
 impl Product<'_> {
@@ -87,14 +86,14 @@ impl Product<'_> {
     pub(super) fn run(&self, level: Level, out: &mut [f32]) {
         let out = Disjoint::new(out);
         let tiles = self.rows.div_ceil(LANES);
-        let parts = if matches!(self.finish, Finish::SwiGlu) { tiles } else { tiles.div_ceil(2) };
+        let parts = if matches!(self.finish, Finish::Gated(_)) { tiles } else { tiles.div_ceil(2) };
         let slots: usize = self.segments.iter().map(|segment| segment.len).sum();
         let tasks = self.segments.len() * parts;
         let work = (slots * self.cols * 2 * LANES).checked_div(self.segments.len()).unwrap_or(0);
         for_each(tasks, work, |task| {
             let segment = &self.segments[task / parts];
             SCRATCH.with_borrow_mut(|scratch| {
-                level.run(Part { product: self, segment, part: task % parts, out: &out, scratch });
+                level.run(Part { product: self, segment, part: task % parts, biases: [None; 2], out: &out, scratch });
             });
         });
     }
@@ -118,6 +117,8 @@ struct Part<'s, 'a> {
     product: &'s Product<'a>,
     segment: &'s Segment<'a>,
     part: usize,
+    /// Of the tiles; what a tile has no bias for is left alone.
+    biases: [Option<&'a [f32]>; 2],
     out: &'s Disjoint<'s, f32>,
     scratch: &'s mut Scratch,
 }
@@ -127,11 +128,13 @@ impl Task for Part<'_, '_> {
 
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
-        let Some((first, second)) = (self.product.weights)(self.segment.weights) else {
+        let Some(projections) = (self.product.weights)(self.segment.weights) else {
             // The family's check has refused an expert that has slots and no weights.
             return;
         };
-        if matches!(self.product.finish, Finish::SwiGlu) {
+        self.biases = projections.map(|projection| projection.bias);
+        let [first, second] = projections.map(|projection| projection.weight);
+        if matches!(self.product.finish, Finish::Gated(_)) {
             self.format(lanes, [(first, self.part), (second, self.part)]);
         } else if 2 * self.part + 1 < first.tiles() {
             self.format(lanes, [(first, 2 * self.part), (first, 2 * self.part + 1)]);
@@ -264,35 +267,36 @@ impl<'a> Part<'_, 'a> {
 
     /// Stores the finished outputs of input `t` of the segment.
     #[inline(always)]
-    fn finish<L: Lanes, const R: usize>(&mut self, lanes: L, t: usize, total: [L::F; R]) {
+    fn finish<L: Lanes, const R: usize>(&mut self, lanes: L, t: usize, mut total: [L::F; R]) {
         let product = self.product;
         let slot = self.segment.slot(t);
-        let mut values = [Block::ZERO; R];
-        let (tile, count) = match product.finish {
-            Finish::SwiGlu => {
-                let value = lanes.mul(lanes.silu(total[0]), total[R - 1]);
-                lanes.store(value, &mut values[0].0);
-                (self.part, 1)
+        let gated = matches!(product.finish, Finish::Gated(_));
+        for (r, total) in total.iter_mut().enumerate() {
+            if let Some(bias) = self.biases[r] {
+                let tile = if gated { self.part } else { 2 * self.part + r };
+                *total = lanes.add(*total, lanes.load_part(&bias[tile * LANES..]));
             }
-            Finish::Plain | Finish::Bias(_) => {
-                for (value, total) in values.iter_mut().zip(total) {
-                    lanes.store(total, &mut value.0);
-                }
-                (2 * self.part, R)
-            }
-        };
-        for (index, Block(values)) in values.iter_mut().take(count).enumerate() {
-            let first = (tile + index) * LANES;
-            let len = LANES.min(product.rows - first);
-            if let Finish::Bias(bias) = product.finish {
-                for (value, bias) in values.iter_mut().zip(&bias[first..first + len]) {
-                    *value += bias;
-                }
-            }
-            // SAFETY: no other task has this slot and this tile: slots are named once, parts are distinct.
-            let out = unsafe { self.out.part(slot * product.rows + first, len) };
-            out.copy_from_slice(&values[..len]);
         }
+        match product.finish {
+            Finish::Gated(activation) => {
+                self.store(lanes, slot, self.part, lanes.activate(activation, total[0], total[R - 1]));
+            }
+            Finish::Plain => {
+                for (r, total) in total.into_iter().enumerate() {
+                    self.store(lanes, slot, 2 * self.part + r, total);
+                }
+            }
+        }
+    }
+
+    /// Stores one tile of one slot's outputs.
+    #[inline(always)]
+    fn store<L: Lanes>(&self, lanes: L, slot: usize, tile: usize, value: L::F) {
+        let first = tile * LANES;
+        let len = LANES.min(self.product.rows - first);
+        // SAFETY: no other task has this slot and this tile: slots are named once, parts are distinct.
+        let out = unsafe { self.out.part(slot * self.product.rows + first, len) };
+        lanes.store_part(value, out);
     }
 }
 
