@@ -101,7 +101,7 @@ fn flags_replace_fields() {
 
 #[test]
 fn an_unknown_name_is_answered_with_the_known_ones() {
-    assert_refused(load(&["tiny-mow"]), &["\"tiny-mow\"", "tiny-moe, tiny-moe-bf16, tiny-moe-long"]);
+    assert_refused(load(&["tiny-mow"]), &["\"tiny-mow\"", "tiny-moe, tiny-moe-amax, tiny-moe-bf16, tiny-moe-long"]);
     assert_refused(load(&["./none.toml"]), &["./none.toml", "No such file"]);
 }
 
