@@ -86,6 +86,11 @@ impl Judgement {
 /// A prompt and the answer to it, of the same shape.
 type Answered<'a> = (&'a Prompt, &'a ObservedPrompt);
 
+/// The places of a prompt that a rule is about.
+type Places = for<'a> fn(Answered<'a>) -> Vec<Pair<'a>>;
+/// Whether a place agrees.
+type Agrees = fn(Pair<'_>) -> bool;
+
 /// Compares an answer with the artifact by a gate. Figures are of the prompts that could be compared.
 pub fn judge(artifact: &Artifact, observed: &Observed, gate: &Gate) -> (Vec<PromptFigures>, Vec<Judgement>) {
     let mut judgements = Vec::new();
@@ -134,11 +139,10 @@ fn same_shape(prompt: &Prompt, observed: &ObservedPrompt) -> Result<(), String> 
 
 /// The rules that count places, each over its scope.
 fn agreements(answered: &[Answered<'_>], rules: &Rules) -> Vec<Judgement> {
-    type Places = for<'a> fn(Answered<'a>) -> Vec<Pair<'a>>;
     let first: Places = |(prompt, answer)| step_pairs(prompt, answer).take(1).collect();
     let inside: Places = |(prompt, answer)| prefill_pairs(prompt, answer).collect();
     let steps: Places = |(prompt, answer)| step_pairs(prompt, answer).collect();
-    let counted: [(Rule, Agreement, Places, fn(Pair<'_>) -> bool); 4] = [
+    let counted: [(Rule, Agreement, Places, Agrees); 4] = [
         (Rule::FirstToken, rules.first_token, first, same_first),
         (Rule::PrefillArgmax, rules.prefill_argmax, inside, same_first),
         (Rule::TeacherForced, rules.teacher_forced, steps, same_first),
