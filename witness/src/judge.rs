@@ -86,11 +86,6 @@ impl Judgement {
 /// A prompt and the answer to it, of the same shape.
 type Answered<'a> = (&'a Prompt, &'a ObservedPrompt);
 
-/// The places of a prompt that a rule is about.
-type Places = for<'a> fn(Answered<'a>) -> Vec<Pair<'a>>;
-/// Whether a place agrees.
-type Agrees = fn(Pair<'_>) -> bool;
-
 /// Compares an answer with the artifact by a gate. Figures are of the prompts that could be compared.
 pub fn judge(artifact: &Artifact, observed: &Observed, gate: &Gate) -> (Vec<PromptFigures>, Vec<Judgement>) {
     let mut judgements = Vec::new();
@@ -139,6 +134,8 @@ fn same_shape(prompt: &Prompt, observed: &ObservedPrompt) -> Result<(), String> 
 
 /// The rules that count places, each over its scope.
 fn agreements(answered: &[Answered<'_>], rules: &Rules) -> Vec<Judgement> {
+    type Places = for<'a> fn(Answered<'a>) -> Vec<Pair<'a>>;
+    type Agrees = fn(Pair<'_>) -> bool;
     let first: Places = |(prompt, answer)| step_pairs(prompt, answer).take(1).collect();
     let inside: Places = |(prompt, answer)| prefill_pairs(prompt, answer).collect();
     let steps: Places = |(prompt, answer)| step_pairs(prompt, answer).collect();

@@ -31,7 +31,7 @@ pub use figures::PromptFigures;
 pub use gate::{Agreement, Gate, LogprobRule, OverlapRule, Rules, Scope, Weights};
 pub use judge::{Judgement, Outcome, Rule, judge};
 pub use observed::{Observed, ObservedPrompt};
-pub use schema::{SCHEMAS, schema_text};
+pub use schema::{Generate, SCHEMAS, schema_text};
 pub use top_k::TopK;
 
 /// The version of [`Artifact`] and [`Observed`] that this code reads and writes.
