@@ -5,7 +5,7 @@ use assay_ledgers::{Sha256, SourceIdentity};
 use git2::{DiffFormat, DiffOptions};
 
 /// What can change what a run does. Ledgers and reports are written by runs and stay out; so do texts for readers.
-const INPUTS: [&str; 9] = [
+const INPUTS: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
@@ -13,6 +13,7 @@ const INPUTS: [&str; 9] = [
     "kernels",
     "engine",
     "ledgers/src",
+    "witness/src",
     "harness",
     "suites",
 ];
