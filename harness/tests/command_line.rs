@@ -26,7 +26,7 @@ fn mistakes_exit_with_2_and_say_what_would_do() {
         assert!(stderr.contains(part), "{arguments:?}: {stderr}");
     };
     says(&["no-such-command"], "--help");
-    says(&["benchmark", "tiny-mow"], "tiny-moe, tiny-moe-bf16");
+    says(&["benchmark", "tiny-mow"], "tiny-moe, tiny-moe-amax, tiny-moe-bf16");
     says(&["benchmark", "tiny-moe", "--vram", "20 parsecs"], "20MiB");
     says(&["benchmark", "tiny-moe", "--prompts", "six"], "ASSAY_CORPUS_DIR");
     says(&["cache", "info", "/nonexistent.toml"], "/nonexistent.toml");
