@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::bank::HostBank;
-use crate::checkpoint::{Checkpoint, FileHash};
+use crate::checkpoint::{Checkpoint, FileHash, hex};
 use crate::error::EngineError;
 use crate::expert_cache::{CacheIdentity, Encoding, ExpertCache};
 use crate::model::load_spec;
@@ -38,7 +38,7 @@ impl ModelFolder {
         for file in &self.hashes {
             hasher.update(format!("{} {}\n", file.name, file.sha256));
         }
-        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&hasher.finalize())
     }
 
     /// What an expert cache of this folder must be of.

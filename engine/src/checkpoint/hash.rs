@@ -58,7 +58,12 @@ fn hash_file(path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<FileHash, C
         bytes += count as u64;
         progress(count as u64);
     }
-    let sha256 = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = hex(&hasher.finalize());
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     Ok(FileHash { name, bytes, sha256 })
+}
+
+/// Lowercase hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub(super) use crate::checkpoint::hex;
 use assay_kernels::layout::{ExpertLayout, GROUP_COLS, LAYOUT_VERSION, MatrixFormat};
 
 use super::encode::Encoding;
@@ -296,9 +297,4 @@ fn check_hash(path: &Path, name: &str, hash: &str) -> Result<(), CacheError> {
         return Ok(());
     }
     Err(CacheError::malformed(path, format!("sha256 of {name} {hash:?}"), "64 lowercase hexadecimal digits"))
-}
-
-/// Lowercase hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
