@@ -11,6 +11,7 @@ mod ledger;
 mod perplexity;
 mod reference_test;
 mod report;
+mod synth;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -37,6 +38,8 @@ pub enum Command {
     Ledger(ledger::Ledger),
     /// A checkpoint in another program's format
     Export(export::Export),
+    /// Made-up weights in the shape of a real model
+    Synth(synth::Synth),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
     /// Make the published figures out of the tracked ledger
@@ -61,6 +64,7 @@ impl Command {
             Command::Ledger(command) => command.run(format),
             Command::ReferenceTest(command) => command.run(format),
             Command::Export(command) => command.run(format),
+            Command::Synth(command) => command.run(format),
             Command::Identity(command) => command.run(format),
             Command::Report(command) => command.run(format),
             Command::Completions(command) => command.run(),
