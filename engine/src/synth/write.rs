@@ -25,6 +25,7 @@ use crate::model::load_spec;
 use crate::model::spec::{MlpSpec, ModelSpec};
 use crate::model_folder::ModelFolder;
 
+const CONFIG_FILE: &str = "config.json";
 /// Elements that one thread makes at a time.
 const BLOCK_ELEMENTS: usize = 1 << 16;
 
@@ -62,14 +63,14 @@ pub fn write_model(
 ) -> Result<SynthReport, SynthError> {
     recipe.check()?;
     let config = shape.config(recipe).map_err(|error| SynthError::Malformed {
-        path: dir.join("config.json"),
+        path: dir.join(CONFIG_FILE),
         found: error.to_string(),
         expected: "a config that can be written".to_owned(),
     })?;
     let spec = load_spec(&config, Path::new(&shape.name))?;
     let made = tensors(&spec, recipe)?;
     make_folder(dir)?;
-    write_file(&dir.join("config.json"), &config)?;
+    write_file(&dir.join(CONFIG_FILE), &config)?;
     write_file(&dir.join("tokenizer.json"), tokenizer(spec.vocab_size).to_string().as_bytes())?;
 
     let start = Instant::now();
@@ -157,7 +158,12 @@ fn write_tensors(made: &[Made], path: &Path, cancel: &AtomicBool, progress: Prog
         fs::remove_file(path).map_err(SynthError::io("remove", path))?;
         return Err(SynthError::Interrupted);
     }
-    File::open(path).and_then(|file| file.sync_all()).map_err(SynthError::io("sync", path))?;
+    // The crate writes a temporary file, which others may not read.
+    let readable = || fs::set_permissions(path, fs::metadata(path.with_file_name(CONFIG_FILE))?.permissions());
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .and_then(|()| readable())
+        .map_err(SynthError::io("sync", path))?;
     Ok(total)
 }
 
@@ -172,7 +178,7 @@ fn write_experts(
     let folder = ModelFolder::open(dir, &|_| {}).map_err(Box::new)?;
     let identity = folder.cache_identity(recipe.experts).map_err(Box::new)?;
     let path = folder.own_cache(recipe.experts).ok_or_else(|| SynthError::Malformed {
-        path: dir.join("config.json"),
+        path: dir.join(CONFIG_FILE),
         found: "no recipe".to_owned(),
         expected: "that of the model that is written".to_owned(),
     })?;
