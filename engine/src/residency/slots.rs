@@ -108,6 +108,13 @@ impl Residency {
     pub fn take_counters(&mut self) -> ResidencyCounters {
         std::mem::take(&mut self.counters)
     }
+    /// Forgets every use, as before the first token. The prior stays, and so does what is resident.
+    pub fn forget_usage(&mut self) {
+        let prior = std::mem::take(&mut self.usage.prior);
+        self.usage = Usage::new(prior);
+        self.step = 0;
+        self.counters = ResidencyCounters::default();
+    }
     /// Address of a resident expert.
     pub fn address(&self, moe_layer: usize, expert: usize) -> Option<u64> {
         let slot = self.table[moe_layer * self.num_experts + expert]?;

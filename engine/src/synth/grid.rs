@@ -28,6 +28,8 @@ pub(super) struct Grid {
     smaller: f64,
     /// Added to every q, which stays within −7..=7.
     offset: i64,
+    /// Columns that are 0, at the start of each row.
+    blank_cols: usize,
 }
 
 impl Grid {
@@ -39,7 +41,12 @@ impl Grid {
         let exponent = ((step.to_bits() >> 52) & 0x7ff) as i32 - 1023 + i32::from(step.to_bits() << 12 != 0);
         let scale = 2f64.powi(exponent);
         let smaller = (1.0 - (step / scale).powi(2)) / 0.75;
-        Self { scale: scale as f32, smaller, offset: i64::from(offset) }
+        Self { scale: scale as f32, smaller, offset: i64::from(offset), blank_cols: 0 }
+    }
+
+    /// The same with its first columns 0; fewer than a group has.
+    pub(super) fn blank(self, blank_cols: usize) -> Self {
+        Self { blank_cols, ..self }
     }
 
     /// The largest value.
@@ -52,7 +59,7 @@ impl Grid {
         let first_word = row as u64 * cols.div_ceil(GROUP_COLS) as u64 * WORDS_PER_GROUP;
         let group = cols.min(GROUP_COLS);
         if let Some(out) = out.get_mut(..group) {
-            Self { smaller: 0.0, ..*self }.fill_group(stream, first_word, out);
+            Self { smaller: 0.0, ..*self }.fill_group(stream, first_word, 0, out);
         }
     }
 
@@ -61,12 +68,13 @@ impl Grid {
         let groups = cols.div_ceil(GROUP_COLS) as u64;
         for (row, out) in rows.zip(out.chunks_exact_mut(cols)) {
             for (group, out) in out.chunks_mut(GROUP_COLS).enumerate() {
-                self.fill_group(stream, (row as u64 * groups + group as u64) * WORDS_PER_GROUP, out);
+                let blank = if group == 0 { self.blank_cols } else { 0 };
+                self.fill_group(stream, (row as u64 * groups + group as u64) * WORDS_PER_GROUP, blank, out);
             }
         }
     }
 
-    fn fill_group(&self, stream: Stream, first_word: u64, out: &mut [f32]) {
+    fn fill_group(&self, stream: Stream, first_word: u64, blank: usize, out: &mut [f32]) {
         let mut q = [0i8; GROUP_COLS];
         for (index, q) in q.chunks_exact_mut(VALUES_PER_WORD).enumerate() {
             let word = stream.word(first_word + 1 + index as u64);
@@ -80,8 +88,10 @@ impl Grid {
             let limit = i64::from(INT4_MAX);
             q.iter_mut().for_each(|q| *q = (i64::from(*q) + self.offset).clamp(-limit, limit) as i8);
         }
-        if !q.iter().any(|q| q.abs() == INT4_MAX)
-            && let Some(first) = q.first_mut()
+        let (blank, filled) = q.split_at_mut(blank.min(q.len()));
+        blank.fill(0);
+        if !filled.iter().any(|q| q.abs() == INT4_MAX)
+            && let Some(first) = filled.first_mut()
         {
             *first = INT4_MAX;
         }
@@ -131,10 +141,11 @@ mod tests {
     #[test]
     fn quantising_the_values_gives_the_grid_back() {
         let cols = 64;
-        for offset in [0, 2] {
+        for (offset, blank) in [(0, 0), (2, 0), (0, 32)] {
             let mut values = vec![0f32; 2000 * cols];
-            Grid::with_std(0.7, offset).fill(Stream::of_model(1, Name::Up), 0..2000, cols, &mut values);
+            Grid::with_std(0.7, offset).blank(blank).fill(Stream::of_model(1, Name::Up), 0..2000, cols, &mut values);
             for group in values.chunks(cols) {
+                assert_eq!(group.iter().take_while(|value| **value == 0.0).count() >= 32, blank == 32);
                 let mut q = vec![0i8; cols];
                 for method in [QuantizeMethod::Amax, QuantizeMethod::Search] {
                     let fit = quantize_group(method, group, &mut q);

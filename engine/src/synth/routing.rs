@@ -41,7 +41,7 @@ pub struct Thresholds {
 
 /// The thresholds that are used.
 pub const THRESHOLDS: Thresholds =
-    Thresholds { hit_rate_difference: 0.02, experts_used: 0.95, top_eighth_difference: 0.1, standard_errors: 3.0 };
+    Thresholds { hit_rate_difference: 0.02, experts_used: 0.95, top_eighth_difference: 0.05, standard_errors: 3.0 };
 
 /// Shares of the experts that are taken as resident.
 const RESIDENT_SHARES: [f64; 3] = [0.25, 0.5, 0.75];

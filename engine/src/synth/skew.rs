@@ -2,7 +2,8 @@
 //!
 //! Hidden states of a synthetic model have no direction in common, so a router whose rows are equally long chooses every expert
 //! equally often. For a skew the embeddings get one: their first columns hold the same values for every token. Each
-//! router row reads a bias of its own off these columns, and the rest of the row adds noise.
+//! router row reads a bias of its own off these columns, and the rest of the row adds noise. No other matrix reads them: what
+//! all tokens have in common would otherwise grow from layer to layer, and the skew with it.
 
 use super::random::Stream;
 

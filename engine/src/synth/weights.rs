@@ -36,7 +36,7 @@ const SWIGLU_RMS: f64 = 0.596;
 const CLAMPED_SWIGLU_RMS: f64 = 0.919;
 /// Share of a branch's size that its inputs leave on average: attention averages over tokens, the weights of the chosen experts
 /// over experts. It only corrects a skew's bias for the noise that grows from layer to layer.
-const BRANCH_ENERGY: f64 = 0.4;
+const BRANCH_ENERGY: f64 = 0.25;
 
 /// A tensor of the checkpoint, and its values.
 #[derive(Debug, Clone)]
@@ -120,16 +120,25 @@ pub(super) struct Gains {
     recipe_offset: i8,
     layers: usize,
     branch_gain: f64,
+    /// Columns of the residual stream that only routers read.
+    direction_cols: usize,
 }
 
 impl Gains {
     pub(super) fn new(recipe: &Recipe, spec: &ModelSpec) -> Self {
-        Self { recipe_offset: recipe.nibble_offset, layers: spec.layers.len(), branch_gain: recipe.branch_gain }
+        let direction_cols = if recipe.skew == Skew::Even { 0 } else { DIRECTION_COLS };
+        let Recipe { nibble_offset: recipe_offset, branch_gain, .. } = *recipe;
+        Self { recipe_offset, layers: spec.layers.len(), branch_gain, direction_cols }
     }
 
     /// A matrix whose outputs have this standard deviation for inputs of mean square 1.
     pub(super) fn grid(&self, output_std: f64, cols: usize) -> Grid {
         Grid::with_std(output_std / (cols as f64).sqrt(), self.recipe_offset)
+    }
+
+    /// The same for a matrix that reads the residual stream.
+    pub(super) fn reader(&self, output_std: f64, cols: usize) -> Grid {
+        self.grid(output_std, cols).blank(self.direction_cols)
     }
 
     /// What a branch may add to the residual stream, before the layer's multiplier.
@@ -187,7 +196,7 @@ impl Collector<'_> {
         self.add(&spec.embed_tokens, values)?;
         self.add(&spec.final_norm, Values::Constant(1.0))?;
         if spec.lm_head != spec.embed_tokens {
-            let grid = self.gains.grid(1.0 / f64::from(spec.logits_multiplier), self.hidden_size);
+            let grid = self.gains.reader(1.0 / f64::from(spec.logits_multiplier), self.hidden_size);
             self.add(&spec.lm_head, Values::Matrix { grid, stream: Stream::of_model(seed, Name::Head) })?;
         }
         for (index, layer) in spec.layers.iter().enumerate() {
@@ -272,7 +281,11 @@ impl Collector<'_> {
     fn linear(&mut self, layer: usize, name: Name, linear: &LinearSource, output_std: f64) -> Result<(), SynthError> {
         let stream = Stream::of_layer(self.recipe.seed, layer, name);
         let cols = linear.weight.shape.last().copied().unwrap_or(1);
-        self.add(&linear.weight, Values::Matrix { grid: self.gains.grid(output_std, cols), stream })?;
+        let grid = match name {
+            Name::AttentionOutput | Name::Down | Name::SharedDown => self.gains.grid(output_std, cols),
+            _ => self.gains.reader(output_std, cols),
+        };
+        self.add(&linear.weight, Values::Matrix { grid, stream })?;
         match &linear.bias {
             Some(bias) => self.add(bias, Values::Vector { std: Gains::bias(output_std), stream: stream.inner(0) }),
             None => Ok(()),

@@ -209,10 +209,15 @@ impl ExpertSource for MadeExperts<'_> {
         let residual_multiplier = self.spec.layers.get(layer).map_or(1.0, |layer| layer.residual_multiplier);
         let down = self.gains.down(place.spec.activation, residual_multiplier);
         let parts = [(Name::Gate, 1.0), (Name::Up, 1.0), (Name::Down, down)];
+        let grid = |name: Name, std: f64, cols: usize| match name {
+            Name::Down => self.gains.grid(std, cols),
+            _ => self.gains.reader(std, cols),
+        };
         let streams = parts.map(|(name, _)| Stream::of_expert(self.seed, layer, place.expert, name));
         let mut error = SquaredError::default();
-        for (((linear, rows, cols, range), (_, std)), stream) in place.matrices().into_iter().zip(parts).zip(streams) {
-            let grid = self.gains.grid(std, cols);
+        for (((linear, rows, cols, range), (name, std)), stream) in place.matrices().into_iter().zip(parts).zip(streams)
+        {
+            let grid = grid(name, std, cols);
             let fill = |rows: std::ops::Range<usize>, values: &mut [f32]| {
                 grid.fill(stream, rows, cols, values);
                 Ok::<_, EncodeError>(())

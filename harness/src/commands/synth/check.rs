@@ -19,7 +19,7 @@ const PROMPT_TOKENS: usize = 512;
 ///
 /// Prefills random token ids and counts each layer's routes. Even routing: every layer hits a random set of resident
 /// experts as often as the set is large, within 0.02, and uses 95 % of its experts. A stated skew: the top eighth of each
-/// layer's experts gets what the law gives it, within 0.1. The result is kept in the folder, bound to the checkpoint.
+/// layer's experts gets what the law gives it, within 0.05. The result is kept in the folder, bound to the checkpoint.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Check {
