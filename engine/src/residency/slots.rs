@@ -32,7 +32,7 @@ pub struct Miss {
 }
 
 /// What decode has seen since the counters were taken last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct ResidencyCounters {
     /// Routes to an expert that was on the device.
     pub hits: u64,

@@ -5,6 +5,7 @@ mod cache;
 mod checkpoint_check;
 mod completions;
 mod export;
+mod hcs_sim;
 mod heatmap;
 mod identity;
 mod ledger;
@@ -32,6 +33,8 @@ pub enum Command {
     ReferenceTest(reference_test::ReferenceTest),
     /// How often each expert is routed to, as a prior for residency
     Heatmap(heatmap::HeatmapCommand),
+    /// Replay recorded routes through residency policies, without a model
+    HcsSim(hcs_sim::HcsSim),
     /// Routed experts, packed once: build, check, describe
     Cache(cache::Cache),
     /// Evidence of earlier runs: check it, read it, keep it
@@ -60,6 +63,7 @@ impl Command {
             Command::Perplexity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
             Command::Heatmap(command) => command.run(format),
+            Command::HcsSim(command) => command.run(format),
             Command::Cache(command) => command.run(format),
             Command::Ledger(command) => command.run(format),
             Command::ReferenceTest(command) => command.run(format),

@@ -54,6 +54,7 @@ struct Scored {
 impl Perplexity {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
+        ensure!(self.prompts != PromptSet::Random, "random token ids are no text that could be predicted");
         let from_file = self.token_ids.as_deref().map(Documents::from_token_ids).transpose()?;
         let other = self.compare.as_ref().map(ConfigArgs::named);
         let mut scored = Vec::new();
