@@ -3,8 +3,7 @@
 use super::launch::{ActivationArgument, Grid, Stream, arguments};
 use super::module::Function;
 use super::{Cuda, CudaError, DeviceSlice};
-use crate::Activation;
-use crate::error::{expect_len, rows_of};
+use crate::{Activation, check};
 
 impl Cuda {
     /// [`crate::twin::swiglu`] on the device.
@@ -19,8 +18,7 @@ impl Cuda {
         activation: Activation,
         out: DeviceSlice<f32>,
     ) -> Result<(), CudaError> {
-        expect_len("swiglu", "up", up.len(), gate.len())?;
-        expect_len("swiglu", "out", out.len(), gate.len())?;
+        check::swiglu(&gate, &up, &out)?;
         let (gate, up, to, n) = (gate.address(), up.address(), out.address(), out.len() as u64);
         let form = ActivationArgument::from(activation);
         // SAFETY: argument types are those of the kernel; the slices are as long as `n`.
@@ -41,7 +39,7 @@ impl Cuda {
         y: DeviceSlice<f32>,
         factor: f32,
     ) -> Result<(), CudaError> {
-        expect_len("add_assign", "y", y.len(), x.len())?;
+        check::add_assign(&x, &y)?;
         let (to, y, n) = (x.address(), y.address(), x.len() as u64);
         // SAFETY: as in `swiglu`.
         unsafe {
@@ -61,8 +59,7 @@ impl Cuda {
         y: DeviceSlice<f32>,
         gates: DeviceSlice<f32>,
     ) -> Result<(), CudaError> {
-        expect_len("add_gated", "y", y.len(), x.len())?;
-        let width = rows_of("add_gated", "x [tokens, width]", x.len(), gates.len())? as u32;
+        let width = check::add_gated(&x, &y, &gates)? as u32;
         let (to, y, gates, n) = (x.address(), y.address(), gates.address(), x.len() as u64);
         // SAFETY: as in `swiglu`; `n / width` is the number of gates.
         unsafe {

@@ -9,8 +9,17 @@ use super::error::{CudaError, call};
 use super::module::Function;
 use crate::Activation;
 
-/// A queue of the driver's.
-pub type Stream = sys::CUstream;
+/// A queue of the driver's, which its maker keeps alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream(sys::CUstream);
+
+impl Stream {
+    /// # Safety
+    /// `raw` is a stream of the context that kernels are launched in, and lives as long as it is used.
+    pub unsafe fn from_raw(raw: sys::CUstream) -> Self {
+        Self(raw)
+    }
+}
 
 /// Blocks, threads and dynamic shared memory of a launch.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +72,7 @@ impl Cuda {
         }
         let handle = self.modules.function(function, shared)?;
         // SAFETY: the caller's promise; `handle` belongs to a loaded module.
-        unsafe { result::launch_kernel(handle, blocks, (threads, 1, 1), shared, stream, arguments) }
+        unsafe { result::launch_kernel(handle, blocks, (threads, 1, 1), shared, stream.0, arguments) }
             .map_err(call("cuLaunchKernel", || {
                 format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
             }))

@@ -12,6 +12,8 @@ mod elementwise;
 pub mod error;
 mod launch;
 mod module;
+mod roofline;
+mod rows;
 pub mod slice;
 pub mod status;
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use assay_kernels::cuda::{Cuda, DeviceSlice};
+use assay_kernels::cuda::{Cuda, DeviceSlice, Stream};
 use bytemuck::Pod;
 use cudarc::driver::{result, sys};
 use libtest_mimic::Failed;
@@ -10,7 +10,8 @@ use libtest_mimic::Failed;
 /// The device, and what the current trial has allocated on it.
 pub(crate) struct Device {
     pub(crate) cuda: Cuda,
-    pub(crate) stream: sys::CUstream,
+    pub(crate) stream: Stream,
+    raw: sys::CUstream,
     allocated: RefCell<Vec<u64>>,
 }
 
@@ -25,8 +26,10 @@ impl Device {
             let mut slot = slot.borrow_mut();
             if slot.is_none() {
                 let cuda = Cuda::open(0)?;
-                let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
-                *slot = Some(Device { cuda, stream, allocated: RefCell::default() });
+                let raw = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+                // SAFETY: just created in the device's context, never destroyed.
+                let stream = unsafe { Stream::from_raw(raw) };
+                *slot = Some(Device { cuda, stream, raw, allocated: RefCell::default() });
             }
             let device = slot.as_ref().expect("just filled");
             let answer = run(device);
@@ -73,7 +76,7 @@ impl Device {
         let mut values = vec![T::zeroed(); slice.len()];
         // SAFETY: the stream exists; the slice is as long as the values.
         unsafe {
-            result::stream::synchronize(self.stream).expect("cuStreamSynchronize");
+            result::stream::synchronize(self.raw).expect("cuStreamSynchronize");
             if !values.is_empty() {
                 result::memcpy_dtoh_sync(&mut values, slice.address()).expect("cuMemcpyDtoH");
             }
@@ -116,4 +119,15 @@ pub(crate) fn awkward(len: usize, seed: u64) -> Vec<f32> {
             }
         })
         .collect()
+}
+
+/// Fails with the first index that differs.
+pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &[T], expected: &[T]) -> Result<(), Failed> {
+    if found.len() != expected.len() {
+        return Err(format!("{what}: {} elements, expected {}", found.len(), expected.len()).into());
+    }
+    match found.iter().zip(expected).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(at) => Err(format!("{what}: [{at}] is {:?}, expected {:?}", found[at], expected[at]).into()),
+    }
 }
