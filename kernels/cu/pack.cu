@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(256) grouped_plan(const u32* offset
     for (u32 expert = begin; expert < end; expert++) {
         const u32 last = offsets[expert + 1];
         for (u32 first = offsets[expert]; first < last; first += TILE_TOKENS) {
-            const u32 count = min(last - first, (u32)TILE_TOKENS);
+            const u32 count = min(last - first, TILE_TOKENS);
             plan_tiles(plan)[tile++] = PlanTile{expert, block, first, count};
             block += (count + BLOCK_ROWS - 1) / BLOCK_ROWS;
         }

@@ -6,18 +6,16 @@
 // the last block and missing columns of the last group are +0.0.
 #pragma once
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "contract.cuh"
 
-#define GROUP 128
-#define BLOCK_ROWS 8
-#define BLOCK_BYTES 2048        // of an image: 8 rows x 128 columns
-#define TILE_TOKENS 128         // rows of activations that one thread block takes
-#define TILE_BLOCKS 16
-#define GEMM_THREADS 256
-#define TILE_OUTPUTS 128        // weight rows that one thread block takes: eight tiles of 16
+using namespace assay;
+
+constexpr u32 BLOCK_ROWS = 8;       // of an image
+constexpr u32 BLOCK_BYTES = 2048;   // a block's group
+constexpr u32 TILE_TOKENS = 128;    // image rows that one thread block takes, at most
+constexpr u32 TILE_BLOCKS = TILE_TOKENS / BLOCK_ROWS;
+constexpr u32 TILE_OUTPUTS = 128;   // weight rows that one thread block takes: eight tiles of 16
+constexpr u32 GEMM_THREADS = 256;
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -27,8 +25,6 @@ __device__ __forceinline__ u32 bf16_pair(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
-
-__device__ __forceinline__ float from_bf16(u32 bits) { return __uint_as_float(bits << 16); }
 
 // 2^x within 2 ulp; 2^0 is 1 and 2^-inf is 0, exactly.
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -55,7 +51,7 @@ __device__ __forceinline__ uint4 load_weights(const void* p) {
 __device__ __forceinline__ float load_scale(const u16* p) {
     u16 bits;
     asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(p));
-    return from_bf16(bits);
+    return bf16_to_f32(bits);
 }
 
 // ---- Asynchronous copies of 16 bytes -----------------------------------------------------------------------------
