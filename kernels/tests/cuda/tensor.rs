@@ -89,16 +89,12 @@ impl Weights {
 
 /// Fails with the first element that is further from what is expected than its bound allows.
 pub(crate) fn within(what: &str, found: &[f32], expected: impl Fn(usize) -> (f64, f64)) -> Result<(), Failed> {
-    let mut worst = (0.0f64, 0usize);
     let mut wrong = Vec::new();
     for (at, &value) in found.iter().enumerate() {
         let (exact, bound) = expected(at);
         let error = (f64::from(value) - exact).abs();
-        // Written so that a NaN is wrong.
-        if !(error <= bound) {
+        if error.is_nan() || error > bound {
             wrong.push((at, value, exact, bound));
-        } else if error / bound > worst.0 {
-            worst = (error / bound, at);
         }
     }
     match wrong.first() {
