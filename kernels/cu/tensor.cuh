@@ -14,7 +14,6 @@ constexpr u32 BLOCK_ROWS = 8;       // of an image
 constexpr u32 BLOCK_BYTES = 2048;   // a block's group
 constexpr u32 TILE_TOKENS = 128;    // image rows that one thread block takes, at most
 constexpr u32 TILE_BLOCKS = TILE_TOKENS / BLOCK_ROWS;
-constexpr u32 TILE_OUTPUTS = 128;   // weight rows that one thread block takes: eight tiles of 16
 constexpr u32 GEMM_THREADS = 256;
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
