@@ -10,6 +10,17 @@ __device__ __forceinline__ u32 padded(u32 k) { return k + k / RUN; }
 // Words of shared memory for a row of `width` and the sums of its runs.
 constexpr u32 row_words(u32 width) { return width + width / RUN + 1 + (width + RUN - 1) / RUN; }
 
+// Runs to groups, groups to the total, ascending; every thread computes it for itself.
+__device__ __forceinline__ float run_total(const float* sums, u32 runs) {
+    float total = 0.0f;
+    for (u32 first = 0; first < runs; first += RUNS) {
+        float part[RUNS];
+        for (u32 i = 0; i < RUNS; ++i) part[i] = first + i < runs ? sums[first + i] : 0.0f;
+        total = total + ((part[0] + part[1]) + (part[2] + part[3]));
+    }
+    return total;
+}
+
 // dot(x, x) in the contract's order; every thread gets it. `row` is padded; `sums` holds a word for each run.
 __device__ __forceinline__ float block_square_sum(const float* row, u32 width, float* sums) {
     const u32 runs = (width + RUN - 1) / RUN;
@@ -20,13 +31,7 @@ __device__ __forceinline__ float block_square_sum(const float* row, u32 width, f
         sums[run] = sum;
     }
     __syncthreads();
-    float total = 0.0f;
-    for (u32 first = 0; first < runs; first += RUNS) {
-        float part[RUNS];
-        for (u32 i = 0; i < RUNS; ++i) part[i] = first + i < runs ? sums[first + i] : 0.0f;
-        total = total + ((part[0] + part[1]) + (part[2] + part[3]));
-    }
-    return total;
+    return run_total(sums, runs);
 }
 
 // 1 / sqrt(dot(x, x) / width + eps)

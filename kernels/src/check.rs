@@ -196,14 +196,14 @@ pub(crate) fn attention<S: Operand + ?Sized, B: Operand + ?Sized>(
 }
 
 /// Returns tokens.
-pub(crate) fn router_topk(
-    logits: &[f32],
-    bias: Option<&[f32]>,
+pub(crate) fn router_topk<S: Operand + ?Sized, I: Operand + ?Sized>(
+    logits: &S,
+    bias: Option<&S>,
     num_experts: usize,
     top_k: usize,
     routing: &Routing,
-    ids: &[u32],
-    weights: &[f32],
+    ids: &I,
+    weights: &S,
 ) -> Result<usize, KernelError> {
     const KERNEL: &str = "router_topk";
     let tokens = rows_of(KERNEL, "logits [tokens, num_experts]", logits.len(), num_experts)?;

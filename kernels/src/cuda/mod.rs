@@ -10,9 +10,14 @@
 
 mod elementwise;
 pub mod error;
+mod gemm;
+mod grouped_gemm;
 mod launch;
 mod module;
+mod pack;
+mod prefill_attention;
 mod roofline;
+mod router;
 mod rows;
 pub mod slice;
 pub mod status;
@@ -20,7 +25,11 @@ pub mod status;
 use cudarc::driver::{result, sys};
 
 pub use error::CudaError;
+pub use gemm::Instruction;
+pub use grouped_gemm::{GroupedWorkspace, grouped_workspace_bytes};
 pub use launch::Stream;
+pub use pack::{DeviceImage, DevicePlan, image_bytes, plan_words, slot_image_bytes};
+pub use prefill_attention::prefill_attention_supports;
 pub use slice::{DeviceMatrix, DeviceSlice};
 pub use status::Fault;
 

@@ -2,8 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod elementwise;
+mod gemm;
+mod grouped_gemm;
+mod prefill_attention;
+mod router;
 mod rows;
 mod support;
+mod tensor;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use support::Device;
@@ -19,7 +24,15 @@ fn main() {
     // One device, one context, one thread.
     arguments.test_threads = Some(1);
     let absent = assay_kernels::cuda::Cuda::count() == 0;
-    let cases: Vec<Case> = [elementwise::cases(), rows::cases()].into_iter().flatten().collect();
+    let families = [
+        elementwise::cases(),
+        rows::cases(),
+        router::cases(),
+        gemm::cases(),
+        grouped_gemm::cases(),
+        prefill_attention::cases(),
+    ];
+    let cases: Vec<Case> = families.into_iter().flatten().collect();
     let trials = cases
         .into_iter()
         .map(|(name, run)| Trial::test(name, move || Device::with(run)).with_kind("cuda").with_ignored_flag(absent))
