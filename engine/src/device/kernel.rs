@@ -30,7 +30,36 @@ pub struct KvSpan {
 /// Value of a device table entry for an expert that is not on the device.
 pub const EXPERT_ABSENT: u64 = u64::MAX;
 
-/// A launch. `T` is a number of tokens, `S = T * top_k` a number of slots (slot = token * top_k + rank).
+/// The order and precision in which a kernel with a choice computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arithmetic {
+    /// The contract's: the host device's bits on every device.
+    #[default]
+    Exact,
+    /// Tensor cores: activations rounded to BF16, products added up in f32. The bits of a token do not depend on its chunk.
+    Tensor,
+}
+
+impl Arithmetic {
+    /// The name in configs and records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Tensor => "tensor",
+        }
+    }
+}
+
+/// How a kernel is launched.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch {
+    /// Arithmetic, for the kernels that have a choice: linear, attention, experts.
+    pub arithmetic: Arithmetic,
+    /// Memory that a kernel may use while it runs.
+    pub scratch: Span<u8>,
+}
+
+/// A kernel with its operands. `T` is a number of tokens, `S = T * top_k` a number of slots (slot = token * top_k + rank).
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)] // operand names are those of the kernel crate, which documents them
 pub enum Kernel {
@@ -78,10 +107,11 @@ pub enum Kernel {
     },
     /// Slots sorted by expert: `order[S]`, `offsets[experts + 1]`.
     Permute { ids: Span<u32>, order: Span<u32>, offsets: Span<u32> },
-    /// `out[S, intermediate] = activation(gate · x, up · x)` by the slot's expert; `table[experts]` holds addresses.
+    /// `out[S, intermediate] = activation(gate · x, up · x)` by the slot's expert `ids[S]`; `table[experts]` holds addresses.
     GroupedGateUp {
         x: Span<f32>,
         top_k: usize,
+        ids: Span<u32>,
         order: Span<u32>,
         offsets: Span<u32>,
         table: Span<u64>,
@@ -92,6 +122,7 @@ pub enum Kernel {
     /// `out[S, hidden] = down · act[S, intermediate]` by the slot's expert.
     GroupedDown {
         act: Span<f32>,
+        ids: Span<u32>,
         order: Span<u32>,
         offsets: Span<u32>,
         table: Span<u64>,

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::layer::LayerPass;
 use super::low_water::Phase;
-use crate::device::Device;
+use crate::device::{Arithmetic, Device};
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, MoeSpec};
 use crate::weights::{FfnWeights, MoeWeights};
@@ -36,7 +36,7 @@ impl<D: Device> Engine<D> {
         self.embed(&[token], workspace.ids, x)?;
         let mut moe_layer = 0;
         for (index, layer) in spec.layers.iter().enumerate() {
-            let pass = self.pass(index, &spec, &workspace, x, self.position);
+            let pass = self.pass(index, &spec, (&workspace, Arithmetic::Exact), x, self.position);
             pass.attention(&mut self.device)?;
             match (&layer.ffn, &pass.weights.ffn) {
                 (FfnSpec::Moe(moe), FfnWeights::Moe(weights)) => {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use assay_engine::bank::HostBank;
 use assay_engine::device::host::HostDevice;
-use assay_engine::device::{Buffer, Device, DeviceError, Event, Kernel, LinkCounters, Span, Stream};
+use assay_engine::device::{
+    Buffer, Device, DeviceError, DeviceKind, Event, Kernel, Launch, LinkCounters, Span, Stream,
+};
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +58,11 @@ impl Faulty {
 }
 
 impl Device for Faulty {
-    fn launch(&mut self, kernel: Kernel) -> Result<(), DeviceError> {
-        self.planted(kernel)?.into_iter().try_for_each(|kernel| self.inner.launch(kernel))
+    fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
+        self.planted(kernel)?.into_iter().try_for_each(|kernel| self.inner.launch(kernel, how))
     }
 
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> DeviceKind {
         self.inner.kind()
     }
     fn budget(&self) -> u64 {
@@ -77,6 +79,9 @@ impl Device for Faulty {
     }
     fn free(&mut self, buffer: Buffer) {
         self.inner.free(buffer);
+    }
+    fn adopt_bank(&mut self, bank: &Arc<HostBank>) -> Result<(), DeviceError> {
+        self.inner.adopt_bank(bank)
     }
     fn copy_from_bank(&mut self, bank: &Arc<HostBank>, source: Range<usize>, to: Span<u8>) -> Result<(), DeviceError> {
         self.inner.copy_from_bank(bank, source, to)

@@ -42,7 +42,7 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
             let experts = offsets.len().saturating_sub(1);
             simd::permute(on.read(ids)?, experts, on.write(order)?, on.write(offsets)?)?;
         }
-        Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, activation, out } => {
+        Kernel::GroupedGateUp { x, top_k, ids: _, order, offsets, table, expert, activation, out } => {
             let (order, offsets) = (on.read(order)?, on.read(offsets)?);
             let experts = experts(&on, table, offsets, |address| {
                 let part = |part| projection(&on, address, &expert, part);
@@ -50,7 +50,7 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
             })?;
             simd::grouped_gate_up(on.read(x)?, top_k, order, offsets, &experts, activation, on.write(out)?)?;
         }
-        Kernel::GroupedDown { act, order, offsets, table, expert, out } => {
+        Kernel::GroupedDown { act, ids: _, order, offsets, table, expert, out } => {
             let (order, offsets) = (on.read(order)?, on.read(offsets)?);
             let experts = experts(&on, table, offsets, |address| projection(&on, address, &expert, 2))?;
             simd::grouped_down(on.read(act)?, order, offsets, &experts, on.write(out)?)?;
