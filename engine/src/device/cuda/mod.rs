@@ -5,6 +5,7 @@
 //!
 //! - [`driver`]: streams, events, memory as owners
 //! - [`gauge`]: memory of the whole card, as NVML sees it
+//! - `health`: what of CUDA is there
 //! - [`roofline`]: what the card allows, measured
 //! - [`staging`]: small uploads through pinned memory
 //! - [`execute`]: from a [`Kernel`] to the kernel crate's launchers
@@ -12,6 +13,7 @@
 mod driver;
 mod execute;
 mod gauge;
+mod health;
 pub mod roofline;
 mod staging;
 
@@ -25,6 +27,8 @@ use super::ranges::Ranges;
 use super::{Buffer, Device, DeviceError, DeviceKind, Event, Kernel, Launch, LinkCounters, Span, Stream};
 use crate::bank::HostBank;
 use driver::{Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
+pub use health::{DeviceHealth, Health, health};
+
 use gauge::Gauge;
 pub use gauge::{Description, describe};
 use staging::Staging;
