@@ -10,6 +10,7 @@
 
 mod elementwise;
 pub mod error;
+mod fetch;
 mod gemm;
 mod grouped_gemm;
 mod launch;

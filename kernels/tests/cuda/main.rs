@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod elementwise;
+mod fetch;
 mod gemm;
 mod grouped_gemm;
 mod prefill_attention;
@@ -28,6 +29,7 @@ fn main() {
         elementwise::cases(),
         rows::cases(),
         router::cases(),
+        fetch::cases(),
         gemm::cases(),
         grouped_gemm::cases(),
         prefill_attention::cases(),
