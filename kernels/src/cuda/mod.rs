@@ -8,12 +8,15 @@
 //! - `module`: fat binaries or NVRTC. `launch`: grids and arguments.
 //! - `elementwise` and the other launchers: one file a family.
 
+mod attention;
 mod elementwise;
 pub mod error;
+mod experts;
 mod fetch;
 mod gemm;
 mod grouped_gemm;
 mod launch;
+mod linear;
 mod module;
 mod pack;
 mod prefill_attention;
@@ -25,6 +28,7 @@ pub mod status;
 
 use cudarc::driver::{result, sys};
 
+pub use attention::attention_scratch_bytes;
 pub use error::CudaError;
 pub use gemm::Instruction;
 pub use grouped_gemm::{GroupedWorkspace, grouped_workspace_bytes};
