@@ -1,6 +1,8 @@
 //! Every CUDA kernel against its twin. Without a device each trial is reported as ignored: not run, not passed.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod attention;
+mod dot;
 mod elementwise;
 mod gemm;
 mod grouped_gemm;
@@ -28,6 +30,8 @@ fn main() {
         elementwise::cases(),
         rows::cases(),
         router::cases(),
+        dot::cases(),
+        attention::cases(),
         gemm::cases(),
         grouped_gemm::cases(),
         prefill_attention::cases(),
