@@ -2,7 +2,7 @@
 
 use crate::config::{
     Benchmark, ByteSize, Config, Context, Device, KvFormat, Link, LoadedConfig, Memory, Policy, Precision,
-    Quantization, Residency, Sampling, SamplingKind, WeightFormat,
+    PrefillArithmetic, Quantization, Residency, Sampling, SamplingKind, WeightFormat,
 };
 use crate::interrupt;
 use crate::progress::Progress;
@@ -20,17 +20,22 @@ use std::path::Path;
 /// Tokens of a prefill chunk.
 const CHUNK: usize = 512;
 
-/// Opens a synthetic model as its recipe has it: BF16 but for the experts, under the least budget.
+/// Opens a synthetic model as its recipe has it: BF16 but for the experts, exact arithmetic, under the least budget.
 ///
 /// # Errors
 /// A folder that is no synthetic model's, or whose experts are missing.
-pub fn open(dir: &Path, context_tokens: usize, repository: &Repository) -> anyhow::Result<(Opened, SyntheticRecord)> {
+pub fn open(
+    dir: &Path,
+    device: Device,
+    context_tokens: usize,
+    repository: &Repository,
+) -> anyhow::Result<(Opened, SyntheticRecord)> {
     let model = std::path::absolute(dir)?;
     let config_bytes =
         std::fs::read(model.join("config.json")).with_context(|| format!("opening {}", dir.display()))?;
     let record = SyntheticRecord::read(&config_bytes, &model.join("config.json"))?
         .with_context(|| format!("{} is no synthetic model: its config.json has no recipe", dir.display()))?;
-    let config = config(model, record.experts, context_tokens);
+    let config = config(model, device, record.experts, context_tokens);
     let mut opened = Opened::new(LoadedConfig::of("synthetic", config, repository))?;
     // Residents would only take memory from the machine that checks: prefill streams what is not on the device.
     let plan = MemoryPlan::new(&opened.folder.spec, &opened.options)?;
@@ -38,7 +43,7 @@ pub fn open(dir: &Path, context_tokens: usize, repository: &Repository) -> anyho
     Ok((opened, record))
 }
 
-fn config(model: std::path::PathBuf, experts: Encoding, context_tokens: usize) -> Config {
+fn config(model: std::path::PathBuf, device: Device, experts: Encoding, context_tokens: usize) -> Config {
     let chunk = CHUNK.min(context_tokens);
     let (experts, expert_quantization) = match experts {
         Encoding::Bf16 => (WeightFormat::Bf16, None),
@@ -46,7 +51,7 @@ fn config(model: std::path::PathBuf, experts: Encoding, context_tokens: usize) -
     };
     Config {
         model,
-        device: Device::Host,
+        device,
         mechanics_only: true,
         precision: Precision {
             experts,
@@ -55,6 +60,7 @@ fn config(model: std::path::PathBuf, experts: Encoding, context_tokens: usize) -
             dense: WeightFormat::Bf16,
             head: WeightFormat::Bf16,
             kv: KvFormat::F32,
+            prefill: PrefillArithmetic::Exact,
         },
         memory: Memory { vram: ByteSize(0), margin: ByteSize(0) },
         context: Context { tokens: context_tokens, max_chunk: chunk, min_chunk: chunk },
@@ -65,7 +71,7 @@ fn config(model: std::path::PathBuf, experts: Encoding, context_tokens: usize) -
             max_resident_share: 0.0,
         },
         benchmark: Benchmark { max_prompt_tokens: context_tokens },
-        link: Link { bandwidth_gb_s: 1.0, latency_us: 0.0 },
+        link: (device == Device::Host).then_some(Link { bandwidth_gb_s: 1.0, latency_us: 0.0 }),
         sampling: Sampling { kind: SamplingKind::Greedy },
     }
 }

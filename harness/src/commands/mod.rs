@@ -4,6 +4,7 @@ mod benchmark;
 mod cache;
 mod checkpoint_check;
 mod completions;
+mod doctor;
 mod export;
 mod hcs_sim;
 mod heatmap;
@@ -12,6 +13,7 @@ mod ledger;
 mod perplexity;
 mod reference_test;
 mod report;
+mod roofline;
 mod synth;
 
 use crate::exit::Exit;
@@ -47,6 +49,10 @@ pub enum Command {
     Identity(identity::IdentityCommand),
     /// Make the published figures out of the tracked ledger
     Report(report::Report),
+    /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
+    Roofline(roofline::RooflineCommand),
+    /// What this machine can run, what is missing, and how to get it
+    Doctor(doctor::Doctor),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
@@ -71,6 +77,8 @@ impl Command {
             Command::Synth(command) => command.run(format),
             Command::Identity(command) => command.run(format),
             Command::Report(command) => command.run(format),
+            Command::Roofline(command) => command.run(format),
+            Command::Doctor(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }
     }

@@ -1,6 +1,7 @@
 //! `assay synth answers`
 
 use super::EXAMPLES;
+use crate::config::Device;
 use crate::exit::Exit;
 use crate::interrupt;
 use crate::output::{Answer, Format, Table};
@@ -28,6 +29,9 @@ pub(super) struct Answers {
     /// Folder of a synthetic model
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    /// Where it runs
+    #[arg(long, value_enum, default_value = "host", value_name = "DEVICE")]
+    device: Device,
     /// Prompts
     #[arg(long, default_value_t = 8, value_name = "N")]
     prompts: usize,
@@ -53,7 +57,7 @@ impl Answers {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         anyhow::ensure!(self.tokens > 0, "--tokens is 0, expected at least 1");
         let repository = Repository::find()?;
-        let (opened, _) = open(&self.dir, self.tokens + 1, &repository)?;
+        let (opened, _) = open(&self.dir, self.device, self.tokens + 1, &repository)?;
         let checkpoint_sha256 = opened.folder.sha256();
         let mut runtime = Runtime::load(opened, None, &repository)?;
         let vocab_size = runtime.engine.spec().vocab_size;

@@ -1,6 +1,7 @@
 //! `assay synth check`
 
 use super::EXAMPLES;
+use crate::config::Device;
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
@@ -26,6 +27,9 @@ pub(super) struct Check {
     /// Folder of a synthetic model
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    /// Where it runs
+    #[arg(long, value_enum, default_value = "host", value_name = "DEVICE")]
+    device: Device,
     /// Tokens to prefill, in prompts of 512
     #[arg(long, default_value_t = 2048, value_name = "N")]
     tokens: usize,
@@ -40,7 +44,7 @@ impl Check {
         let prompt_tokens = PROMPT_TOKENS.min(self.tokens.max(1));
         let plan =
             CheckPlan { prompts: self.tokens.div_ceil(prompt_tokens), prompt_tokens, decode_tokens: self.decode };
-        let (opened, record) = open(&self.dir, prompt_tokens + self.decode.max(1), &repository)?;
+        let (opened, record) = open(&self.dir, self.device, prompt_tokens + self.decode.max(1), &repository)?;
         let checkpoint_sha256 = opened.folder.sha256();
         let mut runtime = Runtime::load(opened, None, &repository)?;
         let counted = count(&mut runtime.engine, plan, checkpoint_sha256, &record)?;
