@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::policy::PolicyKind;
-use super::slots::{Residency, ResidencyCounters};
+use super::slots::{LayerHits, Residency, ResidencyCounters};
 use super::trace::RouteTrace;
 use super::{ExpertId, Heatmap};
 use crate::device::Span;
@@ -35,23 +35,6 @@ pub struct Simulated {
     pub promotions: u64,
     /// Experts copied into slots before the first token and between requests.
     pub filled: u64,
-}
-
-/// One MoE layer's routes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct LayerHits {
-    /// To an expert that was resident.
-    pub hits: u64,
-    /// To a cold one.
-    pub misses: u64,
-}
-
-impl LayerHits {
-    /// Share of the routes that hit; `None` without routes.
-    pub fn hit_rate(&self) -> Option<f64> {
-        let routes = self.hits + self.misses;
-        (routes > 0).then(|| self.hits as f64 / routes as f64)
-    }
 }
 
 impl Simulated {
