@@ -5,35 +5,15 @@
 // multiplies. Order as in gemm_mma.cuh.
 #pragma once
 
+#include "async.cuh"
 #include "gemm_mma.cuh"
 #include "wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ void barrier_init(u64* b, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(b)), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ __forceinline__ void barrier_expect(u64* b, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(b)), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(u64* b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(b)) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(u64* b, u32 parity) {
-    asm volatile("{\n.reg .pred p;\nWAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE_%=;\nbra WAIT_%=;\nDONE_%=:\n}"
-                 :: "r"(shared_address(b)), "r"(parity) : "memory");
-}
-__device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u64* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 :: "r"(to), "l"(from), "r"(bytes), "r"(shared_address(b)) : "memory");
-}
-
 // Operand B in core matrices of 8 rows x 16 bytes without swizzle: 128 bytes apart along the positions, `block` bytes apart
 // along the rows.
-__device__ __forceinline__ u64 descriptor(u32 address, u32 block) {
-    return ((u64)(block >> 4) << 32) | ((u64)(128 >> 4) << 16) | ((address & 0x3FFFF) >> 4);
-}
+__device__ __forceinline__ u64 descriptor(u32 address, u32 block) { return operand(address, 128, block, 0); }
 
 // acc = W x, INT4, the warp's own tile. Arguments as in `int4_by_mma`; `shared` has STAGES * N * 256 bytes and is aligned to 128.
 template <int N, int STAGES, class Tile, class Scales>
@@ -142,9 +122,8 @@ __device__ __forceinline__ void bf16_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
         }
         copy_commit();
     };
-    // What this thread has copied must be seen by wgmma, which reads shared memory through another proxy.
     auto arrived = [&] {
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        async_proxy_fence();
         __syncthreads();
     };
     auto load = [&](int half, u32 (&a)[4][4]) {
