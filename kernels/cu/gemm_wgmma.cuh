@@ -13,7 +13,7 @@
 
 // Operand B in core matrices of 8 rows x 16 bytes without swizzle: 128 bytes apart along the positions, `block` bytes apart
 // along the rows.
-__device__ __forceinline__ u64 descriptor(u32 address, u32 block) { return operand(address, 128, block, 0); }
+__device__ __forceinline__ Operand image_operand(u32 address, u32 block) { return Operand(address, 128, block, 0); }
 
 // acc = W x, INT4, the warp's own tile. Arguments as in `int4_by_mma`; `shared` has STAGES * N * 256 bytes and is aligned to 128.
 template <int N, int STAGES, class Tile, class Scales>
@@ -63,10 +63,10 @@ __device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
     auto multiply = [&](int group, u32 (&now)[8][4], u32 (&next)[8][4], uint4 (&next_words)[2], float (&f)[2]) {
         const int stage = group % STAGES;
         barrier_wait(&full[stage], group / STAGES & 1);
+        const Operand tokens = image_operand(base + stage * STAGE, BLOCK_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 8; step++)
-            wgmma(sum, now[step], descriptor(base + stage * STAGE + step * 256, BLOCK_BYTES), step > 0);
+        for (int step = 0; step < 8; step++) wgmma(sum, now[step], tokens.at(step * 256), step > 0);
         wgmma_commit();
         if (warp == 0) {
             const int old = group - SLACK;
@@ -132,10 +132,10 @@ __device__ __forceinline__ void bf16_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
     };
     u32 fragment[2][4][4];
     auto multiply = [&](int half, u32 (&now)[4][4], u32 (&next)[4][4]) {
+        const Operand tokens = image_operand(base + half % STAGES * STAGE + BF16_WEIGHT_STAGE, 1024);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 4; step++)
-            wgmma(acc[0], now[step], descriptor(base + half % STAGES * STAGE + BF16_WEIGHT_STAGE + step * 256, 1024), 1);
+        for (int step = 0; step < 4; step++) wgmma(acc[0], now[step], tokens.at(step * 256), 1);
         wgmma_commit();
         copy_wait<1>();
         arrived();       // half + 1 is here, and every warp is done with half - 1

@@ -108,19 +108,20 @@ template <int HEAD_DIM> struct Consumer {
     u32 position[2];  // of the thread's rows
 
     // score = queries x keys
-    __device__ __forceinline__ void multiply_keys(u32 queries, u32 keys) {
+    __device__ __forceinline__ void multiply_keys(const Operand& queries, u32 tile) {
+        const Operand keys(tile, HEAD_DIM * 32, 256, 3);
 #pragma unroll
         for (u32 step = 0; step < HEAD_DIM / 16; step++)
-            wgmma<1>(score, operand(queries + step / 4 * (WARPGROUP_QUERIES * 128) + step % 4 * 32, 16, 1024, 1),
-                     operand(keys + step * 512, HEAD_DIM * 32, 256, 3), step > 0);
+            wgmma<1>(score, queries.at(step / 4 * (WARPGROUP_QUERIES * 128) + step % 4 * 32), keys.at(step * 512), step > 0);
         wgmma_commit();
     }
 
     // out += weights x values
-    __device__ __forceinline__ void multiply_values(u32 values) {
+    __device__ __forceinline__ void multiply_values(u32 tile) {
+        const Operand values(tile, POSITIONS * 128, 1024, 1);
 #pragma unroll
         for (u32 step = 0; step < POSITIONS / 16; step++)
-            wgmma<1>(out, weight[step], operand(values + step * 2048, POSITIONS * 128, 1024, 1), 1);
+            wgmma<1>(out, weight[step], values.at(step * 2048), 1);
         wgmma_commit();
     }
 
@@ -215,6 +216,7 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32 % 4;
     const u32 group = args.heads / args.kv_heads, end = args.first_position + args.tokens;
     const float factor = args.scale * LOG2_E;
+    const Operand query_operand(queries, 16, 1024, 1);
     // Barriers: whose turn it is to issue, and one of each warpgroup's own.
     const u32 my_turn = 1 + warpgroup, other_turn = 2 - warpgroup, own = 3 + warpgroup;
     if (warpgroup == 1) named_arrive(other_turn, CONSUMERS * WARPGROUP);
@@ -256,7 +258,7 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
 
         await(barriers.key_full, used);
         wgmma_fence();
-        state.multiply_keys(queries, keys + used % STAGES * TILE);
+        state.multiply_keys(query_operand, keys + used % STAGES * TILE);
         wgmma_wait<0>();
         release(barriers.key_empty, used);
         softmax(work.first_tile);
@@ -266,7 +268,7 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
             used++;
             named_sync(my_turn, CONSUMERS * WARPGROUP);
             wgmma_fence();
-            state.multiply_keys(queries, keys + used % STAGES * TILE);
+            state.multiply_keys(query_operand, keys + used % STAGES * TILE);
             await(barriers.value_full, used - 1);
             wgmma_fence();
             state.multiply_values(values + (used - 1) % STAGES * TILE);
@@ -319,7 +321,7 @@ __device__ __forceinline__ void attend(const TensorMap& key_map, const TensorMap
     __shared__ AttentionBarriers barriers;
     const u32 queries = (shared_address(shared) + 1023) & ~1023u;
     const u32 keys = queries + CONSUMERS * Bytes::QUERIES, values = keys + STAGES * Bytes::TILE;
-    const u32 warpgroup = threadIdx.x / WARPGROUP;
+    const u32 warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // known to be one value in a warp
     if (threadIdx.x == 0) {
         tensor_prefetch(&key_map);
         tensor_prefetch(&value_map);

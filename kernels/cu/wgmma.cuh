@@ -15,9 +15,14 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
 
 // An operand in shared memory: its first byte, and the distances in bytes that its major-ness and swizzle give a meaning
 // (PTX ISA, "Shared memory matrix layout"). Swizzle 0: none, 1: 128 bytes, 2: 64, 3: 32.
-__device__ __forceinline__ u64 operand(u32 address, u32 leading, u32 stride, u64 swizzle) {
-    return swizzle << 62 | (u64)(stride >> 4) << 32 | (u64)(leading >> 4) << 16 | (address & 0x3FFFF) >> 4;
-}
+struct Operand {
+    u32 low, high;
+
+    __device__ __forceinline__ Operand(u32 address, u32 leading, u32 stride, u32 swizzle)
+        : low((leading >> 4) << 16 | (address & 0x3FFFF) >> 4), high(swizzle << 30 | stride >> 4) {}
+    // The same, so many bytes further on.
+    __device__ __forceinline__ u64 at(u32 bytes) const { return (u64)high << 32 | (low + (bytes >> 4)); }
+};
 
 #define D1(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define D4(i) D1(i), D1(i + 1), D1(i + 2), D1(i + 3)

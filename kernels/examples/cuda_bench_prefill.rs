@@ -240,9 +240,14 @@ fn attention(bench: &Bench, format: KvFormat, past: usize, tokens: usize) {
     let out = bench.memory(q.len());
     let visible: usize = (0..tokens).map(|t| past + t + 1).sum();
     let flop = (4 * visible * HEADS * HEAD_DIM) as f64;
-    bench.time(&format!("attention {format:?} {tokens} at {past}"), flop, 0.0, |_| {
-        bench.cuda.prefill_attention(bench.stream, q, HEADS, past, layout, cache, (0.088, None), None, out)
-    });
+    let mut instructions = vec![Instruction::Mma, bench.cuda.prefill_attention_instruction(&layout)];
+    instructions.dedup();
+    for instruction in instructions {
+        let (cuda, stream, form) = (&bench.cuda, bench.stream, (0.088, None));
+        bench.time(&format!("attention {format:?} {} {tokens} at {past}", instruction.name()), flop, 0.0, |_| {
+            cuda.prefill_attention_by(stream, instruction, q, HEADS, past, layout, cache, form, None, out)
+        });
+    }
     bench.free();
 }
 

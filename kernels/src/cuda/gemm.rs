@@ -92,6 +92,20 @@ impl Cuda {
         }
     }
 
+    /// Refuses an instruction that the device does not have.
+    pub(super) fn require(&self, kernel: &'static str, instruction: Instruction) -> Result<(), KernelError> {
+        if instruction == Instruction::Mma || self.instruction() == Instruction::Wgmma {
+            return Ok(());
+        }
+        let (major, minor) = self.properties.capability;
+        Err(KernelError::Geometry {
+            kernel,
+            what: "ten times the compute capability, for wgmma,",
+            expected: "90",
+            found: (10 * major + minor) as usize,
+        })
+    }
+
     /// Grid and shared memory of a GEMM; refuses an instruction that the device does not have.
     pub(super) fn gemm_grid(
         &self,
@@ -101,15 +115,7 @@ impl Cuda {
         x: usize,
         tiles: usize,
     ) -> Result<Grid, KernelError> {
-        if instruction == Instruction::Wgmma && self.instruction() != Instruction::Wgmma {
-            let (major, minor) = self.properties.capability;
-            return Err(KernelError::Geometry {
-                kernel,
-                what: "ten times the compute capability, for wgmma,",
-                expected: "90",
-                found: (10 * major + minor) as usize,
-            });
-        }
+        self.require(kernel, instruction)?;
         Ok(tile_grid(kernel, x, tiles, THREADS)?.shared(instruction.shared_bytes(format)))
     }
 }
