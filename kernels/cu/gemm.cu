@@ -13,6 +13,7 @@ __device__ __forceinline__ void gemm(const u8* matrix, u32 rows, u32 cols, const
     RowsWork<INT4> work;
     work.weights = MatrixTiles<INT4>{matrix, rows, cols, groups};
     work.image = image + (u64)blockIdx.y * TILE_BLOCKS * groups * BLOCK_BYTES;
+    work.pitch = TILE_BLOCKS * BLOCK_BYTES;
     work.count = (int)(tokens - first < TILE_TOKENS ? tokens - first : TILE_TOKENS);
     work.groups = groups;
     work.cols = cols;

@@ -2,7 +2,7 @@
 
 use super::launch::{Grid, Stream, arguments};
 use super::module::Function;
-use super::pack::{TILE_TOKENS, aligned, tile_grid};
+use super::pack::{TILE_TOKENS, aligned, image_rows, tile_grid};
 use super::{Cuda, CudaError, DeviceImage, DeviceMatrix, DeviceSlice};
 use crate::error::{KernelError, expect_len, rows_of};
 use crate::layout::MatrixFormat;
@@ -64,7 +64,7 @@ impl Cuda {
     ) -> Result<(), CudaError> {
         const KERNEL: &str = "gemm";
         let tokens = rows_of(KERNEL, "out [tokens, rows]", out.len(), w.rows())?;
-        image.check(KERNEL, tokens, w.cols())?;
+        image.check(KERNEL, image_rows(tokens), w.cols())?;
         aligned(KERNEL, "the address of w", w.address())?;
         if let Some(bias) = bias {
             expect_len(KERNEL, "bias [rows]", bias.len(), w.rows())?;

@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 
 use super::Case;
 use super::support::{Device, awkward, same_bits};
-use super::tensor::{BF16_ROUNDING, Weights, image_element, instructions, rounded, tensor_error, within};
+use super::tensor::{BF16_ROUNDING, Weights, panel_element, instructions, rounded, tensor_error, within};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
@@ -42,7 +42,11 @@ fn pack(device: &Device, rows: usize, cols: usize) -> Result<(), Failed> {
     let (_, bytes) = image(device, &x, cols)?;
     let (bytes, groups) = (device.download(bytes), cols.div_ceil(128));
     let (all_rows, all_cols) = (rows.next_multiple_of(8), groups * 128);
-    let element = |at: usize| image_element(&bytes, groups, at / all_cols, at % all_cols);
+    let panel_bytes = 128 * all_cols * 2;
+    let element = |at: usize| {
+        let (row, col) = (at / all_cols, at % all_cols);
+        panel_element(&bytes[row / 128 * panel_bytes..], 16, row % 128, col)
+    };
     let found: Vec<f32> = (0..all_rows * all_cols).map(element).collect();
     let expected = |at: usize| {
         let (row, col) = (at / all_cols, at % all_cols);
