@@ -25,7 +25,7 @@ pub mod status;
 use cudarc::driver::{result, sys};
 
 pub use error::CudaError;
-pub use gemm::Instruction;
+pub use gemm::{GemmProduct, Instruction};
 pub use grouped_gemm::{GroupedWorkspace, grouped_workspace_bytes};
 pub use launch::Stream;
 pub use pack::{DeviceImage, DevicePlan, image_bytes, plan_words, slot_image_bytes};

@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 
 use super::Case;
 use super::support::{Device, awkward, same_bits};
-use super::tensor::{BF16_ROUNDING, Weights, panel_element, instructions, rounded, tensor_error, within};
+use super::tensor::{BF16_ROUNDING, Weights, instructions, panel_element, rounded, tensor_error, within};
 
 const CLAMPED: Activation = Activation::ClampedSwiGlu { alpha: 1.702, limit: 7.0 };
 
@@ -209,9 +209,10 @@ fn halves(
                 for col in 0..groups * 128 {
                     let padding = panel_element(panel, blocks, row, col);
                     if padding.to_bits() != 0 {
-                        return Err(
-                            format!("{name}: padding of expert {expert}, row {row}, column {col} is {padding}").into()
-                        );
+                        return Err(format!(
+                            "{name}: padding of expert {expert}, row {row}, column {col} is {padding}"
+                        )
+                        .into());
                     }
                 }
             }

@@ -66,7 +66,9 @@ impl Launcher<'_> {
                 let (ids, weights) = (slice(ids), slice(weights));
                 cuda.router_topk(stream, logits, bias, num_experts, top_k, &routing, ids, weights)?;
             }
-            Kernel::Permute { ids, order, offsets } => cuda.permute(stream, slice(ids), slice(order), slice(offsets))?,
+            Kernel::Permute { ids, order, offsets } => {
+                cuda.permute(stream, slice(ids), slice(order), slice(offsets))?
+            }
             Kernel::GroupedGateUp { x, top_k, ids, order, offsets, table, expert, activation, out } => {
                 let routed = Routed { ids, order, offsets, table, expert };
                 if tensor {
@@ -146,7 +148,8 @@ impl Launcher<'_> {
         let parts = grouped_workspace_bytes(slots, experts, hidden, inner).ok_or_else(|| too_large(KERNEL))?;
         let words = assay_kernels::cuda::plan_words(slots, experts).ok_or_else(|| too_large(KERNEL))?;
         let bytes = |cols| {
-            assay_kernels::cuda::slot_image_bytes(slots, experts, cols).ok_or_else(|| DeviceError::from(too_large(KERNEL)))
+            assay_kernels::cuda::slot_image_bytes(slots, experts, cols)
+                .ok_or_else(|| DeviceError::from(too_large(KERNEL)))
         };
         let plan = self.scratch(KERNEL, parts.plan, words * size_of::<u32>())?;
         // SAFETY: the same memory as words; the scratch memory starts at a multiple of 256 bytes.
