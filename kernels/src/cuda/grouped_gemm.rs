@@ -131,6 +131,6 @@ impl Cuda {
 }
 
 /// Offsets of the biases of gate, up and down; 0, where gate's weights lie, for none.
-fn bias_offsets(layout: &ExpertLayout) -> [u64; 3] {
+pub(super) fn bias_offsets(layout: &ExpertLayout) -> [u64; 3] {
     layout.bias_offsets.map_or([0; 3], |offsets| offsets.map(|offset| offset as u64))
 }

@@ -1,7 +1,10 @@
 //! Every CUDA kernel against its twin. Without a device each trial is reported as ignored: not run, not passed.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod attention;
+mod dot;
 mod elementwise;
+mod fetch;
 mod gemm;
 mod grouped_gemm;
 mod prefill_attention;
@@ -28,6 +31,9 @@ fn main() {
         elementwise::cases(),
         rows::cases(),
         router::cases(),
+        fetch::cases(),
+        dot::cases(),
+        attention::cases(),
         gemm::cases(),
         grouped_gemm::cases(),
         prefill_attention::cases(),

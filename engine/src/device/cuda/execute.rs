@@ -8,13 +8,15 @@ use assay_kernels::layout::ExpertLayout;
 use assay_kernels::{Activation, KernelError};
 
 use super::super::kernel::{KvSpan, MatrixSpan};
-use super::super::{Arithmetic, DeviceError, Kernel, Launch, Span};
+use super::super::{Arithmetic, DeviceError, Kernel, Span};
 
 /// Launches on one stream.
 pub(super) struct Launcher<'a> {
     pub(super) cuda: &'a Cuda,
     pub(super) stream: Stream,
     pub(super) scratch: Span<u8>,
+    /// Where kernels see the adopted bank.
+    pub(super) bank: Option<u64>,
 }
 
 /// The routed experts of a launch.
@@ -41,15 +43,28 @@ impl Launcher<'_> {
             Kernel::Linear { x, weight, bias, out } => {
                 cuda.linear(stream, slice(x), matrix(weight)?, bias.map(slice), slice(out))?;
             }
-            Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position } => {
+            Kernel::HeadNormRope {
+                x,
+                heads,
+                head_dim,
+                rotary_dim,
+                norm,
+                eps,
+                cos,
+                sin,
+                first_position,
+                position_at,
+            } => {
                 let (norm, cos, sin) = (norm.map(slice), slice(cos), slice(sin));
+                let position = (first_position, position_at.map(slice));
                 let x = slice(x);
-                cuda.head_norm_rope(stream, x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position)?;
+                cuda.head_norm_rope(stream, x, heads, head_dim, rotary_dim, norm, eps, cos, sin, position)?;
             }
-            Kernel::KvAppend { k, v, cache: KvSpan { layout, bytes }, first_position } => {
-                cuda.kv_append(stream, slice(k), slice(v), first_position, layout, slice(bytes))?;
+            Kernel::KvAppend { k, v, cache: KvSpan { layout, bytes }, first_position, position_at } => {
+                let position = (first_position, position_at.map(slice));
+                cuda.kv_append(stream, slice(k), slice(v), position, layout, slice(bytes))?;
             }
-            Kernel::Attention { q, heads, cache, first_position, scale, window, sinks, out } => {
+            Kernel::Attention { q, heads, cache, first_position, position_at, scale, window, sinks, out } => {
                 let (q, out, sinks) = (slice(q), slice(out), sinks.map(slice));
                 let KvSpan { layout, bytes } = cache;
                 let (cache, form) = (slice(bytes), (scale, window));
@@ -57,14 +72,21 @@ impl Launcher<'_> {
                 if tensor && prefill_attention_supports(layout.head_dim) {
                     cuda.prefill_attention(stream, q, heads, first_position, layout, cache, form, sinks, out)?;
                 } else {
-                    let scratch = slice(self.scratch);
-                    cuda.attention(stream, q, heads, first_position, layout, cache, form, sinks, scratch, out)?;
+                    let (scratch, position) = (slice(self.scratch), (first_position, position_at.map(slice)));
+                    cuda.attention(stream, q, heads, position, layout, cache, form, sinks, scratch, out)?;
                 }
             }
             Kernel::RouterTopK { logits, bias, num_experts, top_k, routing, ids, weights } => {
                 let (logits, bias) = (slice(logits), bias.map(slice));
                 let (ids, weights) = (slice(ids), slice(weights));
                 cuda.router_topk(stream, logits, bias, num_experts, top_k, &routing, ids, weights)?;
+            }
+            Kernel::FetchExperts { ids, resident, bank_start, expert_bytes, landing, table } => {
+                let bank = self.bank.ok_or(DeviceError::Unsupported { kernel: kernel.name() })? + bank_start as u64;
+                let (ids, resident, landing) = (slice(ids), slice(resident), slice(landing));
+                // SAFETY: the engine's bank map says where the layer's experts lie in the adopted bank, and its landing slots
+                // are of an expert's size.
+                unsafe { cuda.fetch(stream, ids, resident, (bank, expert_bytes), landing, slice(table))? };
             }
             Kernel::Permute { ids, order, offsets } => {
                 cuda.permute(stream, slice(ids), slice(order), slice(offsets))?
@@ -183,9 +205,4 @@ fn slice<T>(span: Span<T>) -> DeviceSlice<T> {
 
 fn matrix(span: MatrixSpan) -> Result<DeviceMatrix, KernelError> {
     DeviceMatrix::new(span.format, span.rows, span.cols, slice(span.bytes))
-}
-
-/// Puts `Launch` and kernel together; what the engine calls.
-pub(super) fn execute(cuda: &Cuda, stream: Stream, kernel: &Kernel, how: Launch) -> Result<(), DeviceError> {
-    Launcher { cuda, stream, scratch: how.scratch }.launch(kernel, how.arithmetic)
 }
