@@ -20,8 +20,9 @@ struct Attention {
     float* out;          // [T, heads * head_dim]
     float2* states;      // [T * heads, splits]: m and l
     float* partial;      // [T * heads, splits, head_dim]: o
+    const u32* position_at;
     u32 heads, kv_heads, head_dim;
-    u32 first_position;
+    u32 first_position;  // unless it is at position_at
     u32 window;  // 0 for none
     u32 splits;  // room for a query's in `states` and `partial`
     float scale;
@@ -35,7 +36,8 @@ struct Seen {
 };
 
 __device__ __forceinline__ Seen seen_by(const Attention& form, u32 token) {
-    const u32 end = form.first_position + token + 1;
+    const u32 first_position = form.position_at ? *form.position_at : form.first_position;
+    const u32 end = first_position + token + 1;
     return {form.window && end > form.window ? end - form.window : 0, end};
 }
 

@@ -7,7 +7,8 @@ using namespace assay;
 // rounded up to 16; a split of a head holds K [8 tiles][head_dim][16 positions], then V [128 positions][value_width].
 template <typename Element, typename Round>
 __device__ __forceinline__ void append(const float* k, const float* v, Element* cache, u32 kv_heads, u32 head_dim,
-                                       u32 value_width, u32 first_position, Round round) {
+                                       u32 value_width, u32 first_position, const u32* position_at, Round round) {
+    if (position_at) first_position = *position_at;
     const u32 token = blockIdx.x, head = blockIdx.y;
     const u32 position = first_position + token;
     const u32 place = position % SPLIT;
@@ -22,11 +23,11 @@ __device__ __forceinline__ void append(const float* k, const float* v, Element* 
 }
 
 extern "C" __global__ void kv_append_f32(const float* k, const float* v, float* cache, u32 kv_heads, u32 head_dim,
-                                         u32 value_width, u32 first_position) {
-    append(k, v, cache, kv_heads, head_dim, value_width, first_position, [](float x) { return x; });
+                                         u32 value_width, u32 first_position, const u32* position_at) {
+    append(k, v, cache, kv_heads, head_dim, value_width, first_position, position_at, [](float x) { return x; });
 }
 
 extern "C" __global__ void kv_append_bf16(const float* k, const float* v, u16* cache, u32 kv_heads, u32 head_dim,
-                                          u32 value_width, u32 first_position) {
-    append(k, v, cache, kv_heads, head_dim, value_width, first_position, [](float x) { return f32_to_bf16(x); });
+                                          u32 value_width, u32 first_position, const u32* position_at) {
+    append(k, v, cache, kv_heads, head_dim, value_width, first_position, position_at, [](float x) { return f32_to_bf16(x); });
 }

@@ -7,8 +7,9 @@ using namespace assay;
 // together, else one head. `weight` is null without a norm. Tables are [positions, rotary_dim / 2].
 extern "C" __global__ void head_norm_rope(float* x, u32 row_width, u32 part_width, u32 head_dim, u32 rotary_dim,
                                           const float* weight, float eps, const float* cosines, const float* sines,
-                                          u32 first_position) {
+                                          u32 first_position, const u32* position_at) {
     extern __shared__ float row[];
+    if (position_at) first_position = *position_at;
     float* sums = row + part_width + part_width / RUN + 1;
     x += u64(blockIdx.x) * row_width + u64(blockIdx.y) * part_width;
     for (u32 d = threadIdx.x; d < part_width; d += blockDim.x) row[padded(d)] = x[d];

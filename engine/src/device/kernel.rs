@@ -59,7 +59,8 @@ pub struct Launch {
     pub scratch: Span<u8>,
 }
 
-/// A kernel with its operands. `T` is a number of tokens, `S = T * top_k` a number of slots (slot = token * top_k + rank).
+/// A kernel with its operands. Where there is a `position_at`, the position of the first token is read there when the kernel
+/// runs, and `first_position` is the largest that it may be: so a captured launch serves later positions. `T` is a number of tokens, `S = T * top_k` a number of slots (slot = token * top_k + rank).
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)] // operand names are those of the kernel crate, which documents them
 pub enum Kernel {
@@ -81,15 +82,17 @@ pub enum Kernel {
         cos: Span<f32>,
         sin: Span<f32>,
         first_position: usize,
+        position_at: Option<Span<u32>>,
     },
     /// Stores `k[T, kv_heads * head_dim]` and `v` at `first_position ..`.
-    KvAppend { k: Span<f32>, v: Span<f32>, cache: KvSpan, first_position: usize },
+    KvAppend { k: Span<f32>, v: Span<f32>, cache: KvSpan, first_position: usize, position_at: Option<Span<u32>> },
     /// Causal attention of `q[T, heads * head_dim]` over the cache, within a window, with `sinks[heads]`.
     Attention {
         q: Span<f32>,
         heads: usize,
         cache: KvSpan,
         first_position: usize,
+        position_at: Option<Span<u32>>,
         scale: f32,
         window: Option<usize>,
         sinks: Option<Span<f32>>,
@@ -104,6 +107,16 @@ pub enum Kernel {
         routing: Routing,
         ids: Span<u32>,
         weights: Span<f32>,
+    },
+    /// `table[ids]` = addresses of one token's experts: those that are resident, and those that are copied out of the adopted
+    /// bank, from byte `bank_start` on, to `landing`, in the order of the slots. Only on a device with [`super::Device::fetches`].
+    FetchExperts {
+        ids: Span<u32>,
+        resident: Span<u64>,
+        bank_start: usize,
+        expert_bytes: usize,
+        landing: Span<u64>,
+        table: Span<u64>,
     },
     /// Slots sorted by expert: `order[S]`, `offsets[experts + 1]`.
     Permute { ids: Span<u32>, order: Span<u32>, offsets: Span<u32> },
@@ -154,6 +167,7 @@ impl Kernel {
             Kernel::KvAppend { .. } => "kv_append",
             Kernel::Attention { .. } => "attention",
             Kernel::RouterTopK { .. } => "router_topk",
+            Kernel::FetchExperts { .. } => "fetch_experts",
             Kernel::Permute { .. } => "permute",
             Kernel::GroupedGateUp { .. } => "grouped_gate_up",
             Kernel::GroupedDown { .. } => "grouped_down",

@@ -63,6 +63,10 @@ pub struct Event {
     pub sequence: u64,
 }
 
+/// Captured launches of one device, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphId(pub usize);
+
 /// What the link has carried since the device was made.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LinkCounters {
@@ -157,6 +161,12 @@ pub enum DeviceError {
         /// NVML's words.
         reason: String,
     },
+    /// A kernel that this device does not have.
+    #[error("{kernel}: this device does not have it")]
+    Unsupported {
+        /// The kernel.
+        kernel: &'static str,
+    },
     /// A kernel that needs more scratch memory than its launch has.
     #[error("{kernel}: scratch memory of {found} bytes, expected at least {expected}")]
     Scratch {
@@ -213,6 +223,22 @@ pub trait Device {
     fn record(&mut self, stream: Stream) -> Result<Event, DeviceError>;
     /// Makes later work on `stream` wait for `event`.
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError>;
+    /// Whether it captures launches, and has [`Kernel::FetchExperts`].
+    fn fetches(&self) -> bool {
+        false
+    }
+    /// From here to [`Device::end_capture`] launches on the compute stream are written down and not run.
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "capture" })
+    }
+    /// What was launched since [`Device::begin_capture`].
+    fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "capture" })
+    }
+    /// Queues what was captured, on the compute stream.
+    fn replay(&mut self, _: GraphId) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "replay" })
+    }
     /// Waits for both streams.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
     /// After an error: drops what is still queued, so that the next request starts from nothing.
@@ -261,6 +287,18 @@ impl Device for Box<dyn Device> {
     }
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         (**self).wait(stream, event)
+    }
+    fn fetches(&self) -> bool {
+        (**self).fetches()
+    }
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        (**self).begin_capture()
+    }
+    fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
+        (**self).end_capture()
+    }
+    fn replay(&mut self, graph: GraphId) -> Result<(), DeviceError> {
+        (**self).replay(graph)
     }
     fn synchronize(&mut self) -> Result<(), DeviceError> {
         (**self).synchronize()

@@ -1,7 +1,7 @@
 //! One token: routes are read back at each layer, cold experts are copied into landing slots, the policy runs behind.
 
 use super::Engine;
-use super::layer::LayerPass;
+use super::layer::{Addresses, LayerPass};
 use super::low_water::Phase;
 use crate::device::{Arithmetic, Device};
 use crate::error::EngineError;
@@ -72,7 +72,7 @@ impl<D: Device> Engine<D> {
             table[miss.expert.index() % bank.num_experts] = miss.to.address();
         }
         self.copy_experts(&misses)?;
-        pass.experts(&mut self.device, moe, weights, &bank, &table)?;
+        pass.experts(&mut self.device, moe, weights, &bank, Addresses::Table(&table))?;
         self.residency.settle(moe_layer, &routes);
         Ok(())
     }

@@ -21,7 +21,17 @@ pub(super) struct LayerPass<'a> {
     pub(super) arithmetic: Arithmetic,
     /// `T`
     pub(super) tokens: usize,
+    /// Of the first token; the largest it may be where it is read from `position_at`.
     pub(super) first_position: usize,
+    pub(super) position_at: Option<Span<u32>>,
+}
+
+/// Where the addresses of a layer's experts come from.
+pub(super) enum Addresses<'a> {
+    /// Looked up by the host: uploaded.
+    Table(&'a [u64]),
+    /// On the device already: looked up, and fetched, by [`Kernel::FetchExperts`].
+    OnDevice,
 }
 
 impl LayerPass<'_> {
@@ -69,10 +79,10 @@ impl LayerPass<'_> {
         let AttentionSpec { head_dim, rotary_dim, .. } = self.spec.attention;
         let AttentionWeights { cos, sin, .. } = self.weights.attention;
         let x = x.first(self.tokens * heads * head_dim)?;
-        let (first_position, eps) = (self.first_position, self.eps);
+        let (first_position, position_at, eps) = (self.first_position, self.position_at, self.eps);
         self.launch(
             device,
-            Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position },
+            Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position, position_at },
         )?;
         Ok(())
     }
@@ -89,8 +99,9 @@ impl LayerPass<'_> {
         self.linear(device, &weights.v_proj, normed, ws.v)?;
         self.rope(device, ws.q, heads, weights.q_norm)?;
         self.rope(device, ws.k, kv_heads, weights.k_norm)?;
-        let (k, v, first_position) = (ws.k.first(kv_len)?, ws.v.first(kv_len)?, self.first_position);
-        self.launch(device, Kernel::KvAppend { k, v, cache: self.kv, first_position })?;
+        let (k, v) = (ws.k.first(kv_len)?, ws.v.first(kv_len)?);
+        let (first_position, position_at) = (self.first_position, self.position_at);
+        self.launch(device, Kernel::KvAppend { k, v, cache: self.kv, first_position, position_at })?;
         self.launch(
             device,
             Kernel::Attention {
@@ -98,6 +109,7 @@ impl LayerPass<'_> {
                 heads,
                 cache: self.kv,
                 first_position,
+                position_at,
                 scale: spec.scale,
                 window: spec.sliding_window,
                 sinks: weights.sinks,
@@ -181,14 +193,16 @@ impl LayerPass<'_> {
         moe: &MoeSpec,
         weights: &MoeWeights,
         bank: &BankMap,
-        table: &[u64],
+        addresses: Addresses<'_>,
     ) -> Result<(), EngineError> {
         let ws = self.workspace;
         let top_k = moe.num_experts_per_tok;
         let slots = self.tokens * top_k;
         let (order, offsets) = (ws.order.first(slots)?, ws.offsets.first(bank.num_experts + 1)?);
-        let on_device = ws.table.first(table.len())?;
-        device.upload(bytemuck::cast_slice(table), on_device.as_bytes())?;
+        let on_device = ws.table.first(bank.num_experts)?;
+        if let Addresses::Table(table) = addresses {
+            device.upload(bytemuck::cast_slice(table), on_device.as_bytes())?;
+        }
         self.launch(device, Kernel::Permute { ids: self.routes(moe)?, order, offsets })?;
         let act = ws.expert_act.first(slots * bank.expert.moe_intermediate_size)?;
         let out = ws.expert_out.first(slots * self.hidden_size)?;

@@ -309,6 +309,7 @@ impl<D: Device> Engine<D> {
             arithmetic,
             tokens: x.len() / spec.hidden_size,
             first_position,
+            position_at: None,
         }
     }
 

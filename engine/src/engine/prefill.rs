@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::Engine;
+use super::layer::Addresses;
 use super::low_water::Phase;
 use crate::device::kernel::EXPERT_ABSENT;
 use crate::device::{Buffer, Device, DeviceError, Event, Span, Stream};
@@ -254,7 +255,8 @@ impl<D: Device> Engine<D> {
                     let bank: BankMap = *bank;
                     pass.route(&mut self.device, moe, weights)?;
                     self.observe(group.first_moe + moe_layers, pass.routes(moe)?)?;
-                    pass.experts(&mut self.device, moe, weights, &bank, &group.tables[moe_layers])?;
+                    let addresses = Addresses::Table(&group.tables[moe_layers]);
+                    pass.experts(&mut self.device, moe, weights, &bank, addresses)?;
                     moe_layers += 1;
                 }
                 (_, FfnWeights::Dense(mlp), _) => pass.dense(&mut self.device, mlp)?,

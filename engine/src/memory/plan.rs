@@ -120,6 +120,7 @@ impl MemoryPlan {
             layers_per_group: options.layers_per_group.max(1),
             margin_bytes: options.margin_bytes,
         };
+        scratch_bytes(plan.device, plan.prefill, &sizes, plan.context_tokens, plan.context_tokens)?;
         let (_, workspace) = plan.workspace(0, 1, Arithmetic::Exact);
         plan.decode_workspace_bytes = aligned(Some(workspace), "the decode workspace")?;
         Ok(plan)
@@ -128,7 +129,8 @@ impl MemoryPlan {
     /// Activations of `tokens` tokens from `base` on, with the scratch memory that kernels of `arithmetic` need; and the bytes.
     pub fn workspace(&self, base: u64, tokens: usize, arithmetic: Arithmetic) -> (Workspace, u64) {
         let scratch = scratch_bytes(self.device, arithmetic, &self.sizes, self.context_tokens, tokens);
-        Workspace::carve(base, &self.sizes, tokens, scratch)
+        // What does not fit an address is more than any budget, which then refuses it.
+        Workspace::carve(base, &self.sizes, tokens, scratch.unwrap_or(isize::MAX as usize))
     }
 
     /// Bytes of one expert's slot.

@@ -37,7 +37,7 @@ impl Faulty {
                 *first_position += 1;
                 Ok(vec![kernel])
             }
-            (Fault::StaleRow { position }, &mut Kernel::KvAppend { k, v, cache, first_position }) => {
+            (Fault::StaleRow { position }, &mut Kernel::KvAppend { k, v, cache, first_position, position_at }) => {
                 let row = cache.layout.kv_heads * cache.layout.head_dim;
                 let tokens = k.len() / row;
                 let mut launches = Vec::new();
@@ -47,7 +47,13 @@ impl Faulty {
                     if start < end {
                         let part = |span: Span<f32>| span.part(start * row, (end - start) * row);
                         let first_position = first_position + start;
-                        launches.push(Kernel::KvAppend { k: part(k)?, v: part(v)?, cache, first_position });
+                        launches.push(Kernel::KvAppend {
+                            k: part(k)?,
+                            v: part(v)?,
+                            cache,
+                            first_position,
+                            position_at,
+                        });
                     }
                 }
                 Ok(launches)

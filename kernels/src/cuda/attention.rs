@@ -27,6 +27,7 @@ struct AttentionArgument {
     out: u64,
     states: u64,
     partial: u64,
+    position_at: u64,
     heads: u32,
     kv_heads: u32,
     head_dim: u32,
@@ -36,12 +37,13 @@ struct AttentionArgument {
     scale: f32,
 }
 
-/// Most bytes of scratch memory that [`Cuda::attention`] needs for up to `tokens` queries in a context of at most
-/// `context_tokens` positions: m, l and o of every split, for as many queries as have theirs spread. `None` where a size
-/// overflows.
-pub fn attention_workspace_bytes(tokens: usize, heads: usize, head_dim: usize, context_tokens: usize) -> Option<usize> {
-    let rows = tokens.min(SPREAD_TOKENS).checked_mul(heads)?;
-    split_bytes(head_dim)?.checked_mul(context_tokens.div_ceil(SPLIT))?.checked_mul(rows)
+/// Most bytes of scratch memory that [`Cuda::attention`] needs for at most `tokens` queries in a context of at most `context_tokens`
+/// positions: the states and values of every split, for few queries. `None` where a size overflows.
+pub fn attention_scratch_bytes(tokens: usize, heads: usize, head_dim: usize, context_tokens: usize) -> Option<usize> {
+    let splits = context_tokens.div_ceil(SPLIT);
+    // A part of the queries may come alone, as the last chunk of a prompt does.
+    let queries = tokens.min(SPREAD_TOKENS).checked_mul(heads)?;
+    split_bytes(head_dim)?.checked_mul(splits)?.checked_mul(queries)
 }
 
 /// Bytes of m, l and o of one split of one head.
@@ -50,9 +52,8 @@ fn split_bytes(head_dim: usize) -> Option<usize> {
 }
 
 impl Cuda {
-    /// [`crate::twin::attention`] on the device, for heads of at most 256, with scale and window as in [`AttentionForm`] and
-    /// `sinks` `[heads]`. `scratch` has at least
-    /// [`attention_workspace_bytes`]; it, `q`, `out` and the cache lie at multiples of 16.
+    /// [`crate::twin::attention`] on the device, for heads of at most 256. `sinks` are `[heads]`. `scratch` has at least
+    /// [`attention_scratch_bytes`]; it, `q`, `out` and the cache lie at multiples of 16.
     ///
     /// # Errors
     /// `Kernel`, `Call`.
@@ -62,7 +63,7 @@ impl Cuda {
         stream: Stream,
         q: DeviceSlice<f32>,
         heads: usize,
-        first_position: usize,
+        (first_position, position_at): (usize, Option<DeviceSlice<u32>>),
         layout: KvLayout,
         cache: DeviceSlice<u8>,
         (scale, window): (f32, Option<usize>),
@@ -77,7 +78,10 @@ impl Cuda {
         if tokens == 0 {
             return Ok(());
         }
-        let splits = most_splits(&form, first_position, tokens);
+        let splits = match position_at {
+            None => most_splits(&form, first_position, tokens),
+            Some(_) => most_splits_up_to(window, first_position + tokens),
+        };
         let spread = tokens <= SPREAD_TOKENS && splits > 1;
         let rows = product(KERNEL, "queries", &[tokens, heads])?;
         let mut argument = AttentionArgument {
@@ -87,6 +91,7 @@ impl Cuda {
             out: out.address(),
             states: 0,
             partial: 0,
+            position_at: position_at.map_or(0, DeviceSlice::address),
             heads: size(KERNEL, heads)?,
             kv_heads: size(KERNEL, layout.kv_heads)?,
             head_dim: size(KERNEL, layout.head_dim)?,
@@ -125,6 +130,12 @@ impl Cuda {
         }
         Ok(())
     }
+}
+
+/// Most splits that a query at any position below `end` sees.
+fn most_splits_up_to(window: Option<usize>, end: usize) -> usize {
+    let seen = window.map_or(usize::MAX, |window| window.div_ceil(SPLIT) + 1);
+    end.div_ceil(SPLIT).min(seen)
 }
 
 /// Refuses heads that the kernels have no room for, sinks of another number, and addresses that are not aligned.
@@ -190,7 +201,7 @@ mod tests {
         assert_eq!(most_splits(&causal, 100, 30), 2);
         let narrow = AttentionForm { window: Some(128), ..causal };
         assert_eq!([127, 128, 254, 255].map(|position| most_splits(&narrow, position, 1)), [1, 2, 2, 1]);
-        assert_eq!(attention_workspace_bytes(1, 32, 128, 1000), Some(32 * 8 * 130 * 4));
-        assert_eq!(attention_workspace_bytes(500, 32, 128, 1000), attention_workspace_bytes(4, 32, 128, 1000));
+        assert_eq!(attention_scratch_bytes(1, 32, 128, 1000), Some(32 * 8 * 130 * 4));
+        assert_eq!(attention_scratch_bytes(5, 32, 128, 1000), Some(0));
     }
 }

@@ -12,6 +12,7 @@ mod attention;
 mod elementwise;
 pub mod error;
 mod experts;
+mod fetch;
 mod gemm;
 mod grouped_gemm;
 mod launch;
@@ -27,7 +28,7 @@ pub mod status;
 
 use cudarc::driver::{result, sys};
 
-pub use attention::attention_workspace_bytes;
+pub use attention::attention_scratch_bytes;
 pub use error::CudaError;
 pub use gemm::Instruction;
 pub use grouped_gemm::{GroupedWorkspace, grouped_workspace_bytes};
@@ -75,10 +76,26 @@ pub struct Cuda {
 unsafe impl Send for Cuda {}
 
 impl Cuda {
+    /// Whether the driver library can be opened.
+    pub fn has_driver() -> bool {
+        // SAFETY: only asks whether the library can be opened.
+        unsafe { sys::is_culib_present() }
+    }
+
+    /// Whether NVRTC can be opened.
+    pub fn has_nvrtc() -> bool {
+        // SAFETY: as in `has_driver`.
+        unsafe { cudarc::nvrtc::sys::is_culib_present() }
+    }
+
+    /// Whether every kernel's machine code is in this binary: nvcc was there when it was built.
+    pub fn has_fat_binary() -> bool {
+        module::compiled()
+    }
+
     /// How many CUDA devices there are; 0 where there is no driver.
     pub fn count() -> usize {
-        // SAFETY: only asks whether the library can be opened.
-        if !unsafe { sys::is_culib_present() } || result::init().is_err() {
+        if !Self::has_driver() || result::init().is_err() {
             return 0;
         }
         result::device::get_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
@@ -89,8 +106,7 @@ impl Cuda {
     /// # Errors
     /// `NoDriver`, `NoDevice`; `Call` and `Compile` where the kernels cannot be loaded.
     pub fn open(ordinal: usize) -> Result<Self, CudaError> {
-        // SAFETY: only asks whether the library can be opened.
-        if !unsafe { sys::is_culib_present() } {
+        if !Self::has_driver() {
             return Err(CudaError::NoDriver);
         }
         result::init().map_err(call("cuInit", String::new))?;

@@ -21,6 +21,11 @@ pub(super) struct Module {
 /// The contract's flags; nvcc is given the same in `build.rs`.
 const NVRTC_FLAGS: [&str; 5] = ["-std=c++17", "-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"];
 
+/// Whether every file was compiled by `build.rs`.
+pub(super) fn compiled() -> bool {
+    MODULES.iter().all(|module| module.fatbin.is_some())
+}
+
 /// A kernel by file stem and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Function(pub(super) &'static str, pub(super) &'static str);
@@ -93,8 +98,7 @@ impl Drop for Modules {
 
 /// Machine code for this device by NVRTC.
 fn compile(module: &Module, (major, minor): (i32, i32)) -> Result<Vec<u8>, CudaError> {
-    // SAFETY: only asks whether the library can be opened.
-    if !unsafe { nvrtc::sys::is_culib_present() } {
+    if !super::Cuda::has_nvrtc() {
         return Err(CudaError::NoCompiler);
     }
     // Hopper's own instructions need the architecture's own target.

@@ -66,7 +66,8 @@ impl Cuda {
         }
     }
 
-    /// [`crate::twin::head_norm_rope`] on the device.
+    /// [`crate::twin::head_norm_rope`] on the device. Where the position is in device memory, read when the kernel runs,
+    /// `first_position` is the largest that it may be.
     ///
     /// # Errors
     /// `Kernel`, `Call`.
@@ -82,7 +83,7 @@ impl Cuda {
         eps: f32,
         cos: DeviceSlice<f32>,
         sin: DeviceSlice<f32>,
-        first_position: usize,
+        (first_position, position_at): (usize, Option<DeviceSlice<u32>>),
     ) -> Result<(), CudaError> {
         let weight = norm.as_ref();
         let tokens = check::head_norm_rope(&x, heads, head_dim, rotary_dim, weight, &cos, &sin, first_position)?;
@@ -91,16 +92,17 @@ impl Cuda {
         let (row_width, part_width) = ((heads * head_dim) as u32, part as u32);
         let (head_dim, rotary_dim) = (head_dim as u32, rotary_dim as u32);
         let (cos, sin, first) = (cos.address(), sin.address(), first_position as u32);
+        let stored = position_at.map_or(0, DeviceSlice::address);
         let grid = Grid::new((tokens as u32, row_width / part_width, 1), row_threads(part)).shared(row_bytes(part));
         // SAFETY: as in `embed`; a null weight is a head without a norm.
         unsafe {
             let mut arguments =
-                arguments![on, row_width, part_width, head_dim, rotary_dim, weight, eps, cos, sin, first];
+                arguments![on, row_width, part_width, head_dim, rotary_dim, weight, eps, cos, sin, first, stored];
             self.launch(stream, Function("rope", "head_norm_rope"), grid, &mut arguments)
         }
     }
 
-    /// [`crate::twin::kv_append`] on the device.
+    /// [`crate::twin::kv_append`] on the device; the position as in [`Cuda::head_norm_rope`].
     ///
     /// # Errors
     /// `Kernel`, `Call`.
@@ -109,7 +111,7 @@ impl Cuda {
         stream: Stream,
         k: DeviceSlice<f32>,
         v: DeviceSlice<f32>,
-        first_position: usize,
+        (first_position, position_at): (usize, Option<DeviceSlice<u32>>),
         layout: KvLayout,
         cache: DeviceSlice<u8>,
     ) -> Result<(), CudaError> {
@@ -117,6 +119,7 @@ impl Cuda {
         let (k, v, to, first) = (k.address(), v.address(), cache.address(), first_position as u32);
         let (kv_heads, head_dim) = (layout.kv_heads as u32, layout.head_dim as u32);
         let value_width = layout.value_width() as u32;
+        let stored = position_at.map_or(0, DeviceSlice::address);
         let name = match layout.format {
             KvFormat::F32 => "kv_append_f32",
             KvFormat::Bf16 => "kv_append_bf16",
@@ -124,7 +127,7 @@ impl Cuda {
         let grid = Grid::new((tokens as u32, kv_heads, 1), row_threads(layout.head_dim));
         // SAFETY: as in `embed`.
         unsafe {
-            let mut arguments = arguments![k, v, to, kv_heads, head_dim, value_width, first];
+            let mut arguments = arguments![k, v, to, kv_heads, head_dim, value_width, first, stored];
             self.launch(stream, Function("kv", name), grid, &mut arguments)
         }
     }

@@ -4,6 +4,7 @@
 mod attention;
 mod dot;
 mod elementwise;
+mod fetch;
 mod gemm;
 mod grouped_gemm;
 mod prefill_attention;
@@ -32,6 +33,7 @@ fn main() {
         router::cases(),
         dot::cases(),
         attention::cases(),
+        fetch::cases(),
         gemm::cases(),
         grouped_gemm::cases(),
         prefill_attention::cases(),

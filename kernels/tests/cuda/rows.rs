@@ -86,7 +86,7 @@ fn rope(
         1e-6,
         cos_there,
         sin_there,
-        9,
+        (9, None),
     )?;
     twin::head_norm_rope(&mut x, heads, head_dim, rotary_dim, norm.as_deref(), 1e-6, &cos, &sin, 9)?;
     same_bits("x", &device.download(on_device), &x)
@@ -98,7 +98,7 @@ fn kv_append(device: &Device, format: KvFormat, tokens: usize, head_dim: usize) 
     // What is not written must stay as it was.
     let mut expected = vec![0xA5u8; layout.bytes().unwrap()];
     let cache = device.upload(&expected);
-    device.cuda.kv_append(device.stream, device.upload(&k), device.upload(&v), 125, layout, cache)?;
+    device.cuda.kv_append(device.stream, device.upload(&k), device.upload(&v), (125, None), layout, cache)?;
     twin::kv_append(&k, &v, 125, layout, &mut expected)?;
     same("cache", &device.download(cache), &expected)
 }

@@ -53,12 +53,12 @@ impl Device {
         unsafe { DeviceSlice::new(address, len) }
     }
 
-    /// Values on the device.
+    /// Values on the device: copied in the stream's order, because it does not wait for the default stream.
     pub(crate) fn upload<T: Pod>(&self, values: &[T]) -> DeviceSlice<T> {
         let slice = self.memory(values.len());
         if !values.is_empty() {
-            // SAFETY: the slice is as long as the values.
-            unsafe { result::memcpy_htod_sync(slice.address(), values) }.expect("cuMemcpyHtoD");
+            // SAFETY: the slice is as long as the values, which are pageable: they are taken before the call returns.
+            unsafe { result::memcpy_htod_async(slice.address(), values, self.raw) }.expect("cuMemcpyHtoDAsync");
         }
         slice
     }

@@ -7,8 +7,8 @@ use libtest_mimic::Failed;
 
 use super::support::{Device, awkward};
 
-/// Relative rounding error of BF16: eight bits of significand, to nearest.
-pub(crate) const BF16_ROUNDING: f64 = 1.0 / 512.0;
+/// Relative rounding error of BF16, to nearest: half a unit in the last of its eight bits of significand.
+pub(crate) const BF16_ROUNDING: f64 = 1.0 / 256.0;
 
 /// The most that tensor cores are off on a dot product of `k` columns, relative to the sum of the products' magnitudes.
 ///

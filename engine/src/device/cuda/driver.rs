@@ -32,14 +32,22 @@ impl Queue {
     }
     /// What `work` queues here, as a graph instead of running it.
     pub(super) fn capture(&self, work: impl FnOnce() -> Result<(), CudaError>) -> Result<Graph, CudaError> {
+        self.begin_capture()?;
+        let worked = work();
+        // Capture is ended whether the work succeeded or not.
+        let graph = self.end_capture();
+        worked.and(graph)
+    }
+    /// From here on work that is queued is written down and not run.
+    pub(super) fn begin_capture(&self) -> Result<(), CudaError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives.
-        unsafe { result::stream::begin_capture(self.0, mode) }.map_err(call("cuStreamBeginCapture", String::new))?;
-        let worked = work();
-        // SAFETY: capture was begun; it is ended whether the work succeeded or not.
-        let graph = unsafe { result::stream::end_capture(self.0) }.map_err(call("cuStreamEndCapture", String::new));
-        worked?;
-        let graph = graph?;
+        unsafe { result::stream::begin_capture(self.0, mode) }.map_err(call("cuStreamBeginCapture", String::new))
+    }
+    /// What was written down.
+    pub(super) fn end_capture(&self) -> Result<Graph, CudaError> {
+        // SAFETY: the driver refuses a stream that is not capturing.
+        let graph = unsafe { result::stream::end_capture(self.0) }.map_err(call("cuStreamEndCapture", String::new))?;
         // SAFETY: just captured; an instance keeps nothing of the graph it was made from.
         let instance = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) }
             .map_err(call("cuGraphInstantiate", String::new));
@@ -224,6 +232,7 @@ impl Drop for Memory {
 #[derive(Debug)]
 pub(super) struct Registered {
     pieces: Vec<*mut c_void>,
+    mapped: Option<u64>,
 }
 
 /// Registered at once; a failure then names a piece, and the driver's per-call work stays short.
@@ -232,7 +241,7 @@ const REGISTER_PIECE: usize = 1 << 30;
 impl Registered {
     /// Registers `len` bytes from `start` on, which must outlive it. `start` is a page's start.
     pub(super) fn new(start: *const u8, len: usize) -> Result<Self, CudaError> {
-        let mut registered = Self { pieces: Vec::new() };
+        let mut registered = Self { pieces: Vec::new(), mapped: Some(start as u64) };
         for offset in (0..len).step_by(REGISTER_PIECE) {
             let bytes = REGISTER_PIECE.min(len - offset);
             let piece = start.wrapping_add(offset).cast_mut().cast::<c_void>();
@@ -242,8 +251,19 @@ impl Registered {
                 .result()
                 .map_err(call("cuMemHostRegister", || format!("{bytes} bytes at offset {offset} of {len}")))?;
             registered.pieces.push(piece);
+            // Where kernels see every piece at the host's own address, they see the whole as one.
+            if device_address(piece.cast::<u8>())? != piece as u64 {
+                registered.mapped = None;
+            }
         }
         Ok(registered)
+    }
+}
+
+impl Registered {
+    /// Where kernels see the memory as one range.
+    pub(super) fn mapped(&self) -> Option<u64> {
+        self.mapped
     }
 }
 

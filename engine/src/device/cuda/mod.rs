@@ -5,6 +5,7 @@
 //!
 //! - [`driver`]: streams, events, memory as owners
 //! - [`gauge`]: memory of the whole card, as NVML sees it
+//! - `health`: what of CUDA is there
 //! - [`roofline`]: what the card allows, measured
 //! - [`staging`]: small uploads through pinned memory
 //! - [`execute`]: from a [`Kernel`] to the kernel crate's launchers
@@ -12,6 +13,7 @@
 mod driver;
 mod execute;
 mod gauge;
+mod health;
 pub mod roofline;
 mod staging;
 
@@ -22,9 +24,11 @@ use assay_kernels::cuda::{Cuda, Fault};
 
 use super::fault::{Countdown, FaultPlan};
 use super::ranges::Ranges;
-use super::{Buffer, Device, DeviceError, DeviceKind, Event, Kernel, Launch, LinkCounters, Span, Stream};
+use super::{Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Span, Stream};
 use crate::bank::HostBank;
-use driver::{Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
+use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
+pub use health::{DeviceHealth, Health, health};
+
 use gauge::Gauge;
 pub use gauge::{Description, describe};
 use staging::Staging;
@@ -55,6 +59,7 @@ impl Lane {
 /// A GPU under a budget.
 pub struct CudaDevice {
     // Dropped from the first to the last: the context goes when nothing is left in it.
+    graphs: Vec<Graph>,
     bank: Option<(Registered, Arc<HostBank>)>,
     staging: Staging,
     download: Pinned,
@@ -105,6 +110,7 @@ impl CudaDevice {
             false => error.into(),
         })?;
         Ok(Self {
+            graphs: Vec::new(),
             bank: None,
             staging,
             download,
@@ -235,7 +241,9 @@ impl Device for CudaDevice {
     }
 
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
-        execute::execute(&self.cuda, self.lane(Stream::Compute).queue.stream(), &kernel, how)
+        let stream = self.lane(Stream::Compute).queue.stream();
+        let bank = self.bank.as_ref().and_then(|(registered, _)| registered.mapped());
+        execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank }.launch(&kernel, how.arithmetic)
     }
 
     fn record(&mut self, stream: Stream) -> Result<Event, DeviceError> {
@@ -248,6 +256,28 @@ impl Device for CudaDevice {
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         let signal = self.lane(event.stream).signal(event.sequence);
         Ok(self.lane(stream).queue.wait(signal)?)
+    }
+
+    fn fetches(&self) -> bool {
+        // A model without experts has no bank, and nothing to fetch.
+        self.bank.as_ref().is_none_or(|(registered, _)| registered.mapped().is_some())
+    }
+
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Ok(self.lane(Stream::Compute).queue.begin_capture()?)
+    }
+
+    fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
+        let graph = self.lane(Stream::Compute).queue.end_capture()?;
+        self.graphs.push(graph);
+        Ok(GraphId(self.graphs.len() - 1))
+    }
+
+    fn replay(&mut self, graph: GraphId) -> Result<(), DeviceError> {
+        match self.graphs.get(graph.0) {
+            Some(captured) => Ok(captured.launch(&self.lane(Stream::Compute).queue)?),
+            None => Err(DeviceError::Unsupported { kernel: "a graph that was not captured here" }),
+        }
     }
 
     fn synchronize(&mut self) -> Result<(), DeviceError> {
