@@ -77,6 +77,7 @@ impl ReferenceTest {
             "config {name} is for mechanics only: whether its answers are right means nothing (mechanics_only = true)"
         );
         let opened = Opened::new(loaded)?;
+        opened.refuse_synthetic("whether its answers are right")?;
         let reference = match self.reference(&opened, &repository) {
             Ok(reference) => reference,
             Err(error) => return refuse(error, &name, format),

@@ -19,6 +19,8 @@ pub enum PromptSet {
     Packaged,
     /// The white paper's six, from Project Gutenberg, in $ASSAY_CORPUS_DIR
     Six,
+    /// Random token ids, for synthetic models
+    Random,
 }
 
 impl PromptSet {
@@ -27,6 +29,7 @@ impl PromptSet {
         match self {
             PromptSet::Packaged => "packaged",
             PromptSet::Six => "six",
+            PromptSet::Random => "random",
         }
     }
 }
@@ -106,10 +109,12 @@ impl Manifest {
         Ok(manifest)
     }
 
-    pub(super) fn set(&self, set: PromptSet) -> &SetPins {
+    /// The set's pins; `None` for one without texts.
+    pub(super) fn set(&self, set: PromptSet) -> Option<&SetPins> {
         match set {
-            PromptSet::Packaged => &self.packaged,
-            PromptSet::Six => &self.six,
+            PromptSet::Packaged => Some(&self.packaged),
+            PromptSet::Six => Some(&self.six),
+            PromptSet::Random => None,
         }
     }
 }

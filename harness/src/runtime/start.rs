@@ -80,7 +80,11 @@ impl Opened {
     /// # Errors
     /// When the checkpoint's experts cannot be described.
     pub fn cache_path(&self, repository: &Repository) -> anyhow::Result<PathBuf> {
-        let identity = self.folder.cache_identity(self.options.precision.experts)?;
+        let encoding = self.options.precision.experts;
+        if let Some(path) = self.folder.own_cache(encoding) {
+            return Ok(path);
+        }
+        let identity = self.folder.cache_identity(encoding)?;
         Ok(default_path(repository.root(), &self.model_name(), &identity))
     }
 
@@ -94,6 +98,20 @@ impl Opened {
         let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts)?;
         heatmap.check_identity(&path, &self.heatmap_identity())?;
         Ok(Some(heatmap))
+    }
+
+    /// Refuses a synthetic model where quality is judged.
+    ///
+    /// # Errors
+    /// With the recipe, where the model is one.
+    pub fn refuse_synthetic(&self, what: &str) -> anyhow::Result<()> {
+        let Some(record) = &self.folder.synthetic else { return Ok(()) };
+        anyhow::bail!(
+            "{} is a synthetic model (shape {}, seed {}): {what} means nothing",
+            self.model_name(),
+            record.shape,
+            record.seed
+        )
     }
 
     /// Refuses a budget that is too small, before anything is built or read.
@@ -192,6 +210,13 @@ pub fn build_cache(
     replace: bool,
 ) -> anyhow::Result<assay_engine::expert_cache::BuildReport> {
     let identity = folder.cache_identity(encoding)?;
+    if let Some(record) = folder.synthetic.as_ref().filter(|_| replace || !path.exists()) {
+        anyhow::bail!(
+            "{} cannot be built: no checkpoint holds the experts of a synthetic model. `assay synth` wrote them in {}",
+            path.display(),
+            record.experts
+        );
+    }
     let mut progress: Option<Progress> = None;
     let on_wait = |lock: &Path| eprintln!("waiting for another build of the same cache ({})", lock.display());
     let options = BuildOptions { replace, cancel: Some(interrupt::flag()), on_wait: Some(&on_wait) };
