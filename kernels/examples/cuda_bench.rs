@@ -1,0 +1,262 @@
+//! Rates of the batch-1 kernels in the shape of Qwen3-30B-A3B on this machine's first CUDA device:
+//! `cargo run --release -p assay-kernels --example cuda_bench`.
+//!
+//! Each figure is a kernel's share of a captured graph of launches over buffers that together exceed the level-2 cache, the
+//! median of 15 replays. Per cent are of the read bandwidth, which is measured first, over 4 GiB.
+#![allow(clippy::unwrap_used)]
+
+use std::cell::RefCell;
+
+use assay_kernels::cuda::{Cuda, CudaError, DeviceMatrix, DeviceSlice, Stream, attention_workspace_bytes};
+use assay_kernels::layout::{ExpertLayout, MatrixFormat, matrix_bytes};
+use assay_kernels::{Activation, KvFormat, KvLayout, Routing};
+use cudarc::driver::{result, sys};
+
+const HIDDEN: usize = 2048;
+const INTER: usize = 768;
+const EXPERTS: usize = 128;
+const TOP_K: usize = 8;
+const HEADS: usize = 32;
+const KV_HEADS: usize = 4;
+const HEAD_DIM: usize = 128;
+const VOCABULARY: usize = 151_936;
+const SAMPLES: usize = 15;
+
+/// Bytes that buffers of one kind exceed together: several times a level-2 cache.
+const ROTATED_BYTES: usize = 400 << 20;
+
+struct Bench {
+    cuda: Cuda,
+    stream: Stream,
+    raw: sys::CUstream,
+    /// GB/s.
+    bandwidth: f64,
+    allocated: RefCell<Vec<u64>>,
+}
+
+impl Bench {
+    fn open() -> Self {
+        let cuda = Cuda::open(0).unwrap();
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
+        // SAFETY: just created in the device's context, never destroyed.
+        let stream = unsafe { Stream::from_raw(raw) };
+        let mut bench = Self { cuda, stream, raw, bandwidth: f64::INFINITY, allocated: RefCell::default() };
+        let from = bench.bytes(4 << 30, 0x5a);
+        let out = bench.memory(1);
+        let us = bench.median(1, |_| bench.cuda.read_words(bench.stream, from, out));
+        bench.bandwidth = from.len() as f64 / us / 1e3;
+        bench.free();
+        bench
+    }
+
+    fn memory<T>(&self, len: usize) -> DeviceSlice<T> {
+        // SAFETY: freed by `free`, after the stream has been waited for; nothing else has the address.
+        unsafe {
+            let address = result::malloc_sync(len * size_of::<T>()).unwrap();
+            self.allocated.borrow_mut().push(address);
+            DeviceSlice::new(address, len)
+        }
+    }
+
+    fn bytes(&self, len: usize, value: u8) -> DeviceSlice<u8> {
+        let slice = self.memory(len);
+        // SAFETY: as long as it was allocated.
+        unsafe { result::memset_d8_sync(slice.address(), value, len).unwrap() };
+        slice
+    }
+
+    /// Ones and a bit more: 0x3f3f3f3f is 0.747.
+    fn floats(&self, len: usize) -> DeviceSlice<f32> {
+        let bytes = self.bytes(4 * len, 0x3f);
+        // SAFETY: the same memory, read as f32.
+        unsafe { DeviceSlice::new(bytes.address(), len) }
+    }
+
+    fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> DeviceSlice<T> {
+        let slice = self.memory(values.len());
+        // SAFETY: the slice is as long as the values.
+        unsafe { result::memcpy_htod_sync(slice.address(), values).unwrap() };
+        slice
+    }
+
+    /// Waits, and frees what was allocated since the last call.
+    fn free(&self) {
+        // SAFETY: the stream exists; the memory was allocated by `memory` and no kernel runs.
+        unsafe {
+            result::stream::synchronize(self.raw).unwrap();
+            for address in self.allocated.borrow_mut().drain(..) {
+                result::free_sync(address).unwrap();
+            }
+        }
+    }
+
+    /// Median microseconds of one of `count` launches, `run(i)`, replayed as a graph.
+    fn median(&self, count: usize, run: impl Fn(usize) -> Result<(), CudaError>) -> f64 {
+        // Functions are looked up before the capture.
+        run(0).unwrap();
+        // SAFETY: all handles are made here and used until the end of this function, when the stream has been waited for.
+        unsafe {
+            result::stream::synchronize(self.raw).unwrap();
+            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+            result::stream::begin_capture(self.raw, mode).unwrap();
+            for i in 0..count {
+                run(i).unwrap();
+            }
+            let graph = result::stream::end_capture(self.raw).unwrap();
+            let mut replay = std::ptr::null_mut();
+            sys::cuGraphInstantiateWithFlags(&raw mut replay, graph, 0).result().unwrap();
+            let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).unwrap();
+            let (start, end) = (event(), event());
+            let mut samples = Vec::with_capacity(SAMPLES);
+            for sample in 0..SAMPLES + 2 {
+                result::event::record(start, self.raw).unwrap();
+                result::graph::launch(replay, self.raw).unwrap();
+                result::event::record(end, self.raw).unwrap();
+                result::event::synchronize(end).unwrap();
+                if sample >= 2 {
+                    samples.push(f64::from(result::event::elapsed(start, end).unwrap()) * 1e3 / count as f64);
+                }
+            }
+            result::event::destroy(start).unwrap();
+            result::event::destroy(end).unwrap();
+            result::graph::exec_destroy(replay).unwrap();
+            result::graph::destroy(graph).unwrap();
+            samples.sort_by(f64::total_cmp);
+            samples[SAMPLES / 2]
+        }
+    }
+
+    fn show(&self, what: &str, bytes: usize, count: usize, run: impl Fn(usize) -> Result<(), CudaError>) {
+        let us = self.median(count, run);
+        let rate = bytes as f64 / us / 1e3;
+        println!("{what:44} {us:9.2} us {rate:7.0} GB/s {:5.1} %", 100.0 * rate / self.bandwidth);
+    }
+}
+
+/// How many buffers of `bytes` exceed the level-2 cache several times.
+fn copies(bytes: usize) -> usize {
+    (ROTATED_BYTES / bytes).clamp(2, 256)
+}
+
+fn linear(bench: &Bench, format: MatrixFormat, what: &str, rows: usize, cols: usize) {
+    let bytes = matrix_bytes(format, rows, cols).unwrap();
+    let count = copies(bytes);
+    let weights = bench.bytes(count * bytes, 0x39);
+    let matrices: Vec<DeviceMatrix> = (0..count)
+        .map(|i| {
+            // SAFETY: part of `weights`.
+            let part = unsafe { DeviceSlice::new(weights.address() + (i * bytes) as u64, bytes) };
+            DeviceMatrix::new(format, rows, cols, part).unwrap()
+        })
+        .collect();
+    let (x, out) = (bench.floats(cols), bench.memory(rows));
+    let what = format!("linear {} {what} {rows} x {cols}", format.name());
+    bench.show(&what, bytes, count, |i| bench.cuda.linear(bench.stream, x, matrices[i], None, out));
+    bench.free();
+}
+
+/// One token's experts, another set each launch.
+fn experts(bench: &Bench, format: MatrixFormat) {
+    let layout = ExpertLayout::new(format, HIDDEN, INTER, false).unwrap();
+    let layers = copies(EXPERTS * layout.bytes);
+    let weights = bench.bytes(layers * EXPERTS * layout.bytes, 0x39);
+    let sets = layers * EXPERTS / TOP_K;
+    let address = |expert: usize| weights.address() + (expert * layout.bytes) as u64;
+    let tables: Vec<DeviceSlice<u64>> = (0..layers)
+        .map(|layer| bench.upload(&(0..EXPERTS).map(|e| address(layer * EXPERTS + e)).collect::<Vec<u64>>()))
+        .collect();
+    let ids: Vec<DeviceSlice<u32>> = (0..EXPERTS / TOP_K)
+        .map(|set| bench.upload(&(0..TOP_K as u32).map(|k| k * 16 + set as u32).collect::<Vec<u32>>()))
+        .collect();
+    let (x, act) = (bench.floats(HIDDEN), bench.floats(TOP_K * INTER));
+    let (weights, rows, out) = (bench.floats(TOP_K), bench.floats(TOP_K * HIDDEN), bench.memory(HIDDEN));
+    let (cuda, stream) = (&bench.cuda, bench.stream);
+    let gate_up = |i: usize| {
+        let (ids, table) = (ids[i % ids.len()], tables[i / ids.len()]);
+        cuda.grouped_gate_up(stream, x, TOP_K, ids, table, &layout, Activation::SwiGlu, act)
+    };
+    let down = |i: usize| cuda.grouped_down(stream, act, ids[i % ids.len()], tables[i / ids.len()], &layout, rows);
+    let (down_bytes, name) = (TOP_K * layout.down().len(), format.name());
+    bench.show(&format!("experts {name} gate, up"), 2 * TOP_K * layout.gate().len(), sets, gate_up);
+    bench.show(&format!("experts {name} down"), down_bytes, sets, down);
+    bench.show(&format!("experts {name} all"), TOP_K * layout.bytes, sets, |i| {
+        gate_up(i)?;
+        down(i)?;
+        cuda.combine(stream, rows, weights, TOP_K, out)
+    });
+    bench.free();
+}
+
+fn attention(bench: &Bench, format: KvFormat, context: usize) {
+    let layout = KvLayout { format, capacity_tokens: context, kv_heads: KV_HEADS, head_dim: HEAD_DIM };
+    let bytes = layout.bytes().unwrap();
+    let count = copies(bytes);
+    let all = bench.bytes(count * bytes, 0x3c);
+    // SAFETY: parts of `all`.
+    let cache = |i: usize| unsafe { DeviceSlice::new(all.address() + (i * bytes) as u64, bytes) };
+    let (q, out) = (bench.floats(HEADS * HEAD_DIM), bench.memory(HEADS * HEAD_DIM));
+    let scratch = bench.memory(attention_workspace_bytes(1, HEADS, HEAD_DIM, context).unwrap());
+    let form = (0.088, None);
+    let first = (context - 1, None);
+    bench.show(&format!("attention {format:?} at {context}"), bytes, count, |i| {
+        bench.cuda.attention(bench.stream, q, HEADS, first, layout, cache(i), form, None, scratch, out)
+    });
+    bench.free();
+}
+
+/// What is bound by its launch.
+fn rows(bench: &Bench) {
+    const COUNT: usize = 64;
+    let (cuda, stream) = (&bench.cuda, bench.stream);
+    let (x, weight, out) = (bench.floats(HIDDEN), bench.floats(HIDDEN), bench.memory(HIDDEN));
+    bench.show("rms_norm", 12 * HIDDEN, COUNT, |_| cuda.rms_norm(stream, x, weight, 1e-6, out));
+    let (q, norm, table) = (bench.floats(HEADS * HEAD_DIM), bench.floats(HEAD_DIM), bench.floats(1024 * HEAD_DIM / 2));
+    bench.show("head_norm_rope, 32 heads", 8 * q.len(), COUNT, |_| {
+        cuda.head_norm_rope(stream, q, HEADS, HEAD_DIM, HEAD_DIM, Some(norm), 1e-6, table, table, (1000, None))
+    });
+    let layout = KvLayout { format: KvFormat::Bf16, capacity_tokens: 1024, kv_heads: KV_HEADS, head_dim: HEAD_DIM };
+    let (kv, cache) = (bench.floats(KV_HEADS * HEAD_DIM), bench.bytes(layout.bytes().unwrap(), 0));
+    bench.show("kv_append", 12 * kv.len(), COUNT, |_| cuda.kv_append(stream, kv, kv, (1000, None), layout, cache));
+    let (logits, ids, weights) = (bench.floats(EXPERTS), bench.memory(TOP_K), bench.memory(TOP_K));
+    let routing = Routing::softmax(true);
+    bench.show("router_topk, 8 of 128", 4 * EXPERTS, COUNT, |_| {
+        cuda.router_topk(stream, logits, None, EXPERTS, TOP_K, &routing, ids, weights)
+    });
+    let (order, offsets) = (bench.memory(TOP_K), bench.memory(EXPERTS + 1));
+    bench.show("permute", 4 * EXPERTS, COUNT, |_| cuda.permute(stream, ids, order, offsets));
+    let slots = bench.floats(TOP_K * HIDDEN);
+    bench.show("combine", 4 * slots.len(), COUNT, |_| cuda.combine(stream, slots, weights, TOP_K, out));
+    bench.show("add_assign", 12 * HIDDEN, COUNT, |_| cuda.add_assign(stream, x, weight, 1.0));
+    let (logits, choice) = (bench.floats(VOCABULARY), bench.memory(1));
+    bench.show("argmax", 4 * VOCABULARY, COUNT, |_| cuda.argmax(stream, logits, choice));
+    let bytes = matrix_bytes(MatrixFormat::Bf16, 4096, HIDDEN).unwrap();
+    let table = DeviceMatrix::new(MatrixFormat::Bf16, 4096, HIDDEN, bench.bytes(bytes, 0x3c)).unwrap();
+    let id = bench.upload(&[77u32]);
+    bench.show("embed", 6 * HIDDEN, COUNT, |_| cuda.embed(stream, id, table, out));
+    bench.show("nothing", 0, COUNT, |_| cuda.nothing(stream));
+    bench.free();
+}
+
+fn main() {
+    if Cuda::count() == 0 {
+        eprintln!("not run: no CUDA device");
+        return;
+    }
+    let bench = Bench::open();
+    println!("{}: reads {:.0} GB/s", bench.cuda.properties().name, bench.bandwidth);
+    let width = HEADS * HEAD_DIM;
+    for format in [MatrixFormat::Bf16, MatrixFormat::Int4] {
+        linear(&bench, format, "q", width, HIDDEN);
+        linear(&bench, format, "k", KV_HEADS * HEAD_DIM, HIDDEN);
+        linear(&bench, format, "o", HIDDEN, width);
+        linear(&bench, format, "router", EXPERTS, HIDDEN);
+        linear(&bench, format, "head", VOCABULARY, HIDDEN);
+        experts(&bench, format);
+    }
+    for format in [KvFormat::Bf16, KvFormat::F32] {
+        for context in [100, 1000, 8192, 32_768] {
+            attention(&bench, format, context);
+        }
+    }
+    rows(&bench);
+}
