@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::error::CheckpointError;
-use super::open::{TOKENIZER_FILE, read_limited};
+use super::open::TOKENIZER_FILE;
+use crate::file;
 
 /// The longest `tokenizer.json` that is read, in bytes. The largest public ones have some 40 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -96,7 +97,7 @@ impl Tokenizer {
     /// When the file is missing, too large, malformed, or has no tokens.
     pub fn open(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join(TOKENIZER_FILE);
-        let bytes = read_limited(&path, MAX_TOKENIZER_BYTES)?;
+        let bytes = file::read(&path, MAX_TOKENIZER_BYTES).map_err(CheckpointError::from)?;
         let malformed = |reason: String| TokenizerError::Malformed { path: path.clone(), reason };
         let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| malformed(error.to_string()))?;
         inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;

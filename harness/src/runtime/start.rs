@@ -86,7 +86,7 @@ impl Opened {
     pub fn heatmap(&self) -> anyhow::Result<Option<Heatmap>> {
         let Some(path) = self.loaded.heatmap_path() else { return Ok(None) };
         let sizes = MemoryPlan::new(&self.folder.spec, &self.options)?.sizes;
-        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts)?;
+        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts, sizes.top_k)?;
         heatmap.check_identity(&path, &self.heatmap_identity())?;
         Ok(Some(heatmap))
     }
@@ -96,8 +96,14 @@ impl Opened {
     /// # Errors
     /// The engine's own, with the figure that is needed.
     pub fn check_budget(&self) -> anyhow::Result<()> {
-        let plan = MemoryPlan::new(&self.folder.spec, &self.options)?;
-        Ok(plan.check_budget(self.loaded.config.memory.vram.0, self.options.min_chunk)?)
+        let plan = MemoryPlan::new(&self.folder.spec, &self.options);
+        let budget = self.loaded.config.memory.vram.0;
+        plan.and_then(|plan| plan.check_budget(budget, self.options.min_chunk)).with_context(|| self.context())
+    }
+
+    /// What an error about the config's own numbers is about.
+    fn context(&self) -> String {
+        format!("config {}", self.loaded.path.display())
     }
 
     /// Builds the expert cache if there is none, then reads it into memory.
@@ -134,7 +140,8 @@ impl Runtime {
         interrupt::check()?;
         let config = &opened.loaded.config;
         let link = LinkModel { bytes_per_s: config.link.bandwidth_gb_s * 1e9, latency_s: config.link.latency_us / 1e6 };
-        let device = HostDevice::new(config.memory.vram.0, HostOptions { link, ..HostOptions::default() })?;
+        let device = HostDevice::new(config.memory.vram.0, HostOptions { link, ..HostOptions::default() })
+            .with_context(|| format!("{}: memory.vram is {}", opened.context(), config.memory.vram))?;
         let progress = Progress::start("loading weights and calibrating", 1, "step");
         let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());
         let engine = Engine::load(device, checkpoint, spec, bank, heatmap.as_ref(), opened.options.clone())?;
