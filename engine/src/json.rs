@@ -3,7 +3,7 @@
 //! Readers differ in which of two equal names they believe (the first, the last), so a file with both means different
 //! things to different programs. serde keeps the last one silently.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -17,6 +17,71 @@ pub struct UniqueMap<V>(pub BTreeMap<String, V>);
 /// A value in whose objects, at any depth, the names differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UniqueValue(pub Value);
+
+/// Checks that all of `bytes` is one JSON value without equal names in an object, and keeps nothing of it.
+///
+/// # Errors
+/// Where and why it is not.
+pub fn check(bytes: &[u8]) -> serde_json::Result<()> {
+    serde_json::from_slice::<Checked>(bytes).map(drop)
+}
+
+/// A value that was looked at.
+struct Checked;
+
+impl<'de> Deserialize<'de> for Checked {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Checked {
+    type Value = Self;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("any JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self, A::Error> {
+        while access.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self, A::Error> {
+        let mut names = HashSet::new();
+        while let Some(name) = access.next_key::<String>()? {
+            access.next_value::<Self>()?;
+            if let Some(name) = names.replace(name) {
+                return Err(twice(&name));
+            }
+        }
+        Ok(self)
+    }
+}
 
 fn twice<E: de::Error>(name: &str) -> E {
     let shown: String = name.chars().take(80).collect();
@@ -119,9 +184,11 @@ mod tests {
         let text = r#"{"a":[null,true,-3,18446744073709551615,1.5,"x",{"a":1,"b":{"a":2}}],"b":{}}"#;
         let UniqueValue(value) = serde_json::from_str(text).unwrap();
         assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());
+        check(text.as_bytes()).unwrap();
         for text in [r#"{"a":1,"a":1}"#, r#"{"b":[{"a":1,"c":2,"a":3}]}"#, r#"{"a":1,"\u0061":2}"#] {
             let error = serde_json::from_str::<UniqueValue>(text).unwrap_err().to_string();
             assert!(error.contains("\"a\" stands twice"), "{error}");
+            assert!(check(text.as_bytes()).unwrap_err().to_string().contains("\"a\" stands twice"));
         }
         let UniqueMap(map) = serde_json::from_str::<UniqueMap<u32>>(r#"{"b":1,"a":2}"#).unwrap();
         assert_eq!(map.into_iter().collect::<Vec<_>>(), [("a".to_owned(), 2), ("b".to_owned(), 1)]);

@@ -71,7 +71,7 @@ pub struct HeatmapText {
 #[derive(Debug, thiserror::Error)]
 pub enum HeatmapError {
     /// The file could not be read.
-    #[error("heatmap {0}")]
+    #[error(transparent)]
     File(#[from] FileError),
     /// The system's words.
     #[error("heatmap {}: {source}", path.display())]

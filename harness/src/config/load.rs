@@ -43,7 +43,7 @@ pub enum ConfigError {
         known: Vec<String>,
     },
     /// The file cannot be read.
-    #[error("config {0}")]
+    #[error(transparent)]
     File(#[from] FileError),
     /// The file is no config.
     #[error("config {}: {source}", path.display())]

@@ -41,7 +41,7 @@ impl PromptSet {
 /// The whole manifest.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Manifest {
+pub struct Manifest {
     format: u32,
     packaged: SetPins,
     six: SetPins,
@@ -129,7 +129,10 @@ impl Manifest {
     }
 
     /// The manifest that a text holds, or what is wrong with it.
-    fn parse(text: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// Another form, another version of it, books or packages outside their folder, a book that is too large.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let manifest: Manifest = toml::from_str(text).map_err(|error| error.to_string())?;
         if manifest.format != FORMAT {
             return Err(format!("format {}, expected {FORMAT}", manifest.format));

@@ -12,4 +12,4 @@ mod start;
 
 pub use identity::{IdentityInputs, SuiteInputs, sha256};
 pub use machine::observations;
-pub use start::{Opened, Runtime, build_cache};
+pub use start::{Opened, Runtime, build_cache, engine_options};

@@ -204,7 +204,7 @@ pub(crate) fn folder_name(dir: &Path) -> String {
 }
 
 /// A config's engine options.
-pub(crate) fn engine_options(config: &Config) -> EngineOptions {
+pub fn engine_options(config: &Config) -> EngineOptions {
     let precision = Precision {
         experts: encoding(config.precision.experts, config.precision.expert_quantization),
         attention: encoding(config.precision.attention, None),

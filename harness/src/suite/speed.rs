@@ -72,7 +72,7 @@ pub struct Repetitions {
 #[derive(Debug, thiserror::Error)]
 pub enum SuiteError {
     /// It cannot be read.
-    #[error("suite {0}")]
+    #[error(transparent)]
     File(#[from] FileError),
     /// It is no suite.
     #[error("suite {}: {source}", path.display())]

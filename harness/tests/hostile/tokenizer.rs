@@ -43,6 +43,10 @@ fn reading() -> Vec<Case> {
                 });
             });
         }),
+        on("a normalizer on which the crate panics", |place| {
+            place.edit_json(FILE, |tokenizer| tokenizer["normalizer"] = json!({ "type": "Prepend", "prepend": "" }));
+        }),
+        on("a text that ends within an escape", |place| place.replace(FILE, "\"WordLevel\"", "\"\\ud800\"")),
         on("an expression that tries everything", |place| {
             place.edit_json(FILE, |tokenizer| {
                 tokenizer["pre_tokenizer"] = json!({

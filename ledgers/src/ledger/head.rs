@@ -47,6 +47,13 @@ pub(crate) fn read_head(dir: &Path, writer: &WriterId) -> Result<Option<Head>> {
     if head.writer != *writer {
         return Err(Error::broken(&path, format!("expected the head of {writer}, found that of {}", head.writer)));
     }
+    // The empty chain's head has neither, every other's has both: a head of no records that ends somewhere vouches for nothing.
+    let empty = head.count == 0;
+    if empty != head.hash.is_none() || empty != (head.bytes == 0) {
+        let hash = if head.hash.is_some() { "a hash" } else { "no hash" };
+        let detail = format!("the head names {} records in {} bytes with {hash}", head.count, head.bytes);
+        return Err(Error::broken(&path, detail));
+    }
     if to_bytes(&head)? != bytes {
         return Err(Error::broken(&path, "the head is not in its canonical form"));
     }
