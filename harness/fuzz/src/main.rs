@@ -101,7 +101,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<usize> {
         findings: report.findings.len(),
     };
     if arguments.record {
-        for (name, input) in fuzzer.kept(KEPT, KEPT_BYTES) {
+        let known = std::fs::read_dir(&folder)?.count();
+        let new = fuzzer.kept(KEPT_BYTES).into_iter().filter(|(name, _)| !folder.join(name).exists());
+        for (name, input) in new.take(KEPT.saturating_sub(known)) {
             std::fs::write(folder.join(name), input)?;
         }
         append(&run)?;

@@ -171,13 +171,12 @@ impl<'a> Fuzzer<'a> {
         what
     }
 
-    /// The shortest inputs that got distinct answers, at most `count` of at most `bytes` each, by the hash of the answer.
-    pub fn kept(&self, count: usize, bytes: usize) -> Vec<(String, &[u8])> {
+    /// The shortest inputs that got distinct answers, of at most `bytes` each, by the hash of the answer.
+    pub fn kept(&self, bytes: usize) -> Vec<(String, &[u8])> {
         let short = self.answers.iter().filter(|(_, input)| input.len() <= bytes);
         let mut kept: Vec<(String, &[u8])> =
             short.map(|(answer, input)| (name(answer.as_bytes()), input.as_slice())).collect();
         kept.sort();
-        kept.truncate(count);
         kept
     }
 }

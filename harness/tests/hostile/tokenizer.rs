@@ -44,7 +44,10 @@ fn reading() -> Vec<Case> {
             });
         }),
         on("a normalizer on which the crate panics", |place| {
-            place.edit_json(FILE, |tokenizer| tokenizer["normalizer"] = json!({ "type": "Prepend", "prepend": "" }));
+            place.edit_json(FILE, |tokenizer| {
+                let nothing = json!({ "type": "Prepend", "prepend": "" });
+                tokenizer["normalizer"] = json!({ "type": "Sequence", "normalizers": [nothing, { "type": "Lowercase" }] });
+            });
         }),
         on("a text that ends within an escape", |place| place.replace(FILE, "\"WordLevel\"", "\"\\ud800\"")),
         on("an expression that tries everything", |place| {
