@@ -60,10 +60,16 @@ fn quiet_guarded_panics() {
 
 /// A line as far as anybody reads it: some errors quote a line of a file, which may have megabytes.
 fn cut(line: &str) -> String {
-    match line.char_indices().nth(MAX_LINE_CHARS) {
+    let shown = match line.char_indices().nth(MAX_LINE_CHARS) {
         None => line.to_owned(),
         Some((end, _)) => format!("{} ...", &line[..end]),
+    };
+    // A name in a file must not steer the terminal.
+    let controlled = |c: char| c.is_control() && c != '\t';
+    if !shown.contains(controlled) {
+        return shown;
     }
+    shown.chars().map(|c| if controlled(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 /// The error and its causes. Most errors already say what caused them: that is not said twice.
@@ -95,6 +101,16 @@ mod tests {
         let check = |error: anyhow::Error, text: &str| assert_eq!(error_text(&error), text);
         check(anyhow::Error::new(io()).context("cannot read x"), "error: cannot read x: disk on fire");
         check(anyhow::Error::new(io()).context("cannot read x: disk on fire"), "error: cannot read x: disk on fire");
+    }
+
+    #[test]
+    fn what_a_file_says_neither_floods_nor_steers_the_terminal() {
+        let text = error_text(&anyhow::anyhow!("tensor \u{1b}[2Ja\u{7f}: {}\nexpected\tb", "x".repeat(2000)));
+        assert!(
+            text.starts_with("error: tensor \\u{1b}[2Ja\\u{7f}: xxx") && text.ends_with("xxx ...\nexpected\tb"),
+            "{text}"
+        );
+        assert!(text.chars().count() < MAX_LINE_CHARS + 50);
     }
 
     #[test]

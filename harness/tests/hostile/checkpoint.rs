@@ -86,6 +86,14 @@ fn tensors() -> Vec<Case> {
         on("a shape whose product overflows", |place| {
             norm(place, |norm| norm["shape"] = json!([1u64 << 40, 1u64 << 40]));
         }),
+        on("a name that steers the terminal", |place| {
+            Weights::edit(place, |weights| {
+                let tensors = weights.header.as_object_mut().unwrap();
+                let mut tensor = tensors.remove(NORM).unwrap();
+                tensor["data_offsets"] = json!([0, 1]);
+                tensors.insert("\u{1b}[2J".to_owned(), tensor);
+            });
+        }),
         on("another dtype of the same size", |place| norm(place, |norm| norm["dtype"] = json!("I16"))),
         on("a dtype that nobody knows", |place| norm(place, |norm| norm["dtype"] = json!("Q7"))),
         on("a matrix on its side", |place| {

@@ -95,7 +95,7 @@ impl Place {
     }
 
     /// A link to a file of the repository that is tested: reading follows it, writing replaces it.
-    fn link(&self, from: &str, to: &str) {
+    pub(crate) fn link(&self, from: &str, to: &str) {
         let to = self.path(to);
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         symlink(root().join(from).canonicalize().unwrap(), to).unwrap();

@@ -7,7 +7,7 @@ use crate::table::{Case, case, check_all};
 
 const FILE: &str = "model/tokenizer.json";
 const BENCHMARK: &[&str] = &["benchmark", "small"];
-const EXPORT: &[&str] = &["export", "gguf", "model", "out.gguf"];
+const EXPORT: &[&str] = &["export", "gguf", "qwen", "out.gguf"];
 
 #[test]
 fn tokenizers() {
@@ -61,15 +61,53 @@ fn reading() -> Vec<Case> {
     ]
 }
 
+/// Everything that is exported beside the weights. The checkpoint is of the family that can be.
 fn exporting() -> Vec<Case> {
-    /// A checkpoint of the one family that is exported, as far as the tokenizer is reached.
-    fn exported(place: &Place, damage: fn(&Place)) {
-        damage(place);
+    const TOKENIZER: &str = "qwen/tokenizer.json";
+    const CONFIG: &str = "qwen/tokenizer_config.json";
+    /// Links the checkpoint, so that something of it can be replaced.
+    fn qwen(place: &Place) {
+        for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+            place.link(&format!("fixtures/models/tiny-moe/{file}"), &format!("qwen/{file}"));
+        }
+    }
+    fn edited(place: &Place, name: &str, edit: fn(&mut Value)) {
+        qwen(place);
+        place.edit_json(name, edit);
+    }
+    fn on(name: &'static str, file: &'static str, damage: fn(&Place)) -> Case {
+        case(name, EXPORT, file, damage)
     }
     vec![
-        case("a family that is not exported", EXPORT, "olmoe", |_| ()),
-        case("the file to write is a folder", EXPORT, "out.gguf", |place| {
-            exported(place, |place| place.folder("out.gguf"))
+        case("exported: another family", &["export", "gguf", "model", "out.gguf"], "olmoe", |_| ()),
+        on("exported: the tokenizer is not JSON", TOKENIZER, |place| {
+            qwen(place);
+            place.write(TOKENIZER, "tokens");
         }),
+        on("exported: a token past the vocabulary", TOKENIZER, |place| {
+            edited(place, TOKENIZER, |tokenizer| tokenizer["model"]["vocab"]["new"] = json!(u32::MAX));
+        }),
+        on("exported: no merges", TOKENIZER, |place| {
+            edited(place, TOKENIZER, |tokenizer| drop(tokenizer["model"].as_object_mut().unwrap().remove("merges")));
+        }),
+        on("exported: another way of splitting", "splitting", |place| {
+            edited(place, TOKENIZER, |tokenizer| tokenizer["pre_tokenizer"] = json!({ "type": "Whitespace" }));
+        }),
+        on("exported: the tokenizer's configuration is not JSON", CONFIG, |place| {
+            qwen(place);
+            place.write(CONFIG, "{\"chat_template\": \"{{ messages");
+        }),
+        on("exported: a number for a token", CONFIG, |place| {
+            edited(place, CONFIG, |config| config["eos_token"] = json!(7))
+        }),
+        on("exported: 17 MiB of chat template", CONFIG, |place| {
+            qwen(place);
+            place.sparse(CONFIG, 17 << 20);
+        }),
+        on("exported: onto a folder", "out.gguf", |place| {
+            qwen(place);
+            place.folder("out.gguf");
+        }),
+        on("exported: onto a full disk", "out.gguf", qwen).limits("trap '' XFSZ; ulimit -f 200"),
     ]
 }
