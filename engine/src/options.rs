@@ -2,6 +2,7 @@
 
 use assay_kernels::KvFormat;
 
+use crate::device::{Arithmetic, DeviceKind};
 use crate::error::EngineError;
 use crate::expert_cache::Encoding;
 use crate::model::spec::ModelSpec;
@@ -27,6 +28,10 @@ pub struct Precision {
 pub struct EngineOptions {
     /// Storage formats.
     pub precision: Precision,
+    /// The device that it is for.
+    pub device: DeviceKind,
+    /// Arithmetic of prefill; decode is always exact.
+    pub prefill: Arithmetic,
     /// Longest sequence, prompt and answer together, in tokens.
     pub context_tokens: usize,
     /// Most tokens in a prefill chunk.
@@ -50,6 +55,8 @@ impl EngineOptions {
     pub fn new(precision: Precision, context_tokens: usize) -> Self {
         Self {
             precision,
+            device: DeviceKind::Host,
+            prefill: Arithmetic::Exact,
             context_tokens,
             max_chunk: 2048,
             min_chunk: 32,
@@ -65,6 +72,9 @@ impl EngineOptions {
         let refuse = |option, found: &dyn ToString, expected| {
             Err(EngineError::Option { option, found: found.to_string(), expected })
         };
+        if self.device == DeviceKind::Host && self.prefill != Arithmetic::Exact {
+            return refuse("prefill", &self.prefill.name(), "exact on the host device");
+        }
         if self.context_tokens == 0 {
             return refuse("context_tokens", &self.context_tokens, "at least 1");
         }

@@ -3,7 +3,8 @@
 
 mod common;
 
-use assay_engine::device::host::{FaultPlan, HostDevice, HostOptions};
+use assay_engine::device::FaultPlan;
+use assay_engine::device::host::{HostDevice, HostOptions};
 use assay_engine::device::{Device, DeviceError};
 use assay_engine::{Engine, EngineError};
 use assay_kernels::KvFormat;

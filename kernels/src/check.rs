@@ -2,20 +2,74 @@
 //!
 //! After a check has passed, every index that the family computes is in range.
 
+use crate::cuda::{DeviceMatrix, DeviceSlice};
 use crate::error::{KernelError, expect_len, product, rows_of};
 use crate::forms::{AttentionForm, GateUp, Projection, Routing};
 use crate::kv::KvLayout;
 use crate::matrix::Matrix;
 
-pub(crate) fn embed(ids: &[u32], table: &Matrix<'_>, out: &[f32]) -> Result<(), KernelError> {
+/// An operand of which only the length is looked at: a slice, on the host or on a device.
+pub(crate) trait Operand {
+    /// Elements.
+    fn len(&self) -> usize;
+}
+
+impl<T> Operand for [T] {
+    fn len(&self) -> usize {
+        <[T]>::len(self)
+    }
+}
+
+impl<T> Operand for DeviceSlice<T> {
+    fn len(&self) -> usize {
+        DeviceSlice::len(*self)
+    }
+}
+
+/// The shape of a weight matrix, on the host or on a device.
+pub(crate) trait Shaped {
+    /// Outputs.
+    fn rows(&self) -> usize;
+    /// Inputs.
+    fn cols(&self) -> usize;
+}
+
+impl Shaped for Matrix<'_> {
+    fn rows(&self) -> usize {
+        Matrix::rows(self)
+    }
+    fn cols(&self) -> usize {
+        Matrix::cols(self)
+    }
+}
+
+impl Shaped for DeviceMatrix {
+    fn rows(&self) -> usize {
+        DeviceMatrix::rows(self)
+    }
+    fn cols(&self) -> usize {
+        DeviceMatrix::cols(self)
+    }
+}
+
+/// Shapes alone: ids are checked where they can be read.
+pub(crate) fn embed_shapes<I: Operand + ?Sized, S: Operand + ?Sized>(
+    ids: &I,
+    table: &impl Shaped,
+    out: &S,
+) -> Result<(), KernelError> {
     const KERNEL: &str = "embed";
     let expected = product(KERNEL, "out", &[ids.len(), table.cols()])?;
-    expect_len(KERNEL, "out [tokens, hidden]", out.len(), expected)?;
-    below(KERNEL, "token id", ids, table.rows())
+    expect_len(KERNEL, "out [tokens, hidden]", out.len(), expected)
+}
+
+pub(crate) fn embed(ids: &[u32], table: &Matrix<'_>, out: &[f32]) -> Result<(), KernelError> {
+    embed_shapes(ids, table, out)?;
+    below("embed", "token id", ids, table.rows())
 }
 
 /// Returns tokens.
-pub(crate) fn rms_norm(x: &[f32], weight: &[f32], out: &[f32]) -> Result<usize, KernelError> {
+pub(crate) fn rms_norm<S: Operand + ?Sized>(x: &S, weight: &S, out: &S) -> Result<usize, KernelError> {
     const KERNEL: &str = "rms_norm";
     let tokens = rows_of(KERNEL, "x [tokens, width]", x.len(), weight.len())?;
     expect_len(KERNEL, "out [tokens, width]", out.len(), x.len())?;
@@ -24,14 +78,14 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], out: &[f32]) -> Result<usize, 
 
 /// Returns tokens.
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn head_norm_rope(
-    x: &[f32],
+pub(crate) fn head_norm_rope<S: Operand + ?Sized>(
+    x: &S,
     heads: usize,
     head_dim: usize,
     rotary_dim: usize,
-    norm: Option<&[f32]>,
-    cos: &[f32],
-    sin: &[f32],
+    norm: Option<&S>,
+    cos: &S,
+    sin: &S,
     first_position: usize,
 ) -> Result<usize, KernelError> {
     const KERNEL: &str = "head_norm_rope";
@@ -58,7 +112,12 @@ pub(crate) fn head_norm_rope(
 }
 
 /// Returns tokens.
-pub(crate) fn linear(x: &[f32], w: &Matrix<'_>, bias: Option<&[f32]>, out: &[f32]) -> Result<usize, KernelError> {
+pub(crate) fn linear<S: Operand + ?Sized>(
+    x: &S,
+    w: &impl Shaped,
+    bias: Option<&S>,
+    out: &S,
+) -> Result<usize, KernelError> {
     const KERNEL: &str = "linear";
     let tokens = rows_of(KERNEL, "x [tokens, cols]", x.len(), w.cols())?;
     let expected = product(KERNEL, "out", &[tokens, w.rows()])?;
@@ -69,17 +128,17 @@ pub(crate) fn linear(x: &[f32], w: &Matrix<'_>, bias: Option<&[f32]>, out: &[f32
     Ok(tokens)
 }
 
-pub(crate) fn swiglu(gate: &[f32], up: &[f32], out: &[f32]) -> Result<(), KernelError> {
+pub(crate) fn swiglu<S: Operand + ?Sized>(gate: &S, up: &S, out: &S) -> Result<(), KernelError> {
     expect_len("swiglu", "up", up.len(), gate.len())?;
     expect_len("swiglu", "out", out.len(), gate.len())
 }
 
-pub(crate) fn add_assign(x: &[f32], y: &[f32]) -> Result<(), KernelError> {
+pub(crate) fn add_assign<S: Operand + ?Sized>(x: &S, y: &S) -> Result<(), KernelError> {
     expect_len("add_assign", "y", y.len(), x.len())
 }
 
 /// Returns the width of a row.
-pub(crate) fn add_gated(x: &[f32], y: &[f32], gates: &[f32]) -> Result<usize, KernelError> {
+pub(crate) fn add_gated<S: Operand + ?Sized>(x: &S, y: &S, gates: &S) -> Result<usize, KernelError> {
     expect_len("add_gated", "y", y.len(), x.len())?;
     let width = x.len().checked_div(gates.len()).unwrap_or(0);
     expect_len("add_gated", "x [tokens, width]", x.len(), gates.len() * width)?;
@@ -87,15 +146,15 @@ pub(crate) fn add_gated(x: &[f32], y: &[f32], gates: &[f32]) -> Result<usize, Ke
 }
 
 /// Returns tokens.
-pub(crate) fn kv_append(
-    k: &[f32],
-    v: &[f32],
+pub(crate) fn kv_append<S: Operand + ?Sized, B: Operand + ?Sized>(
+    k: &S,
+    v: &S,
     first_position: usize,
     layout: &KvLayout,
-    cache: &[u8],
+    cache: &B,
 ) -> Result<usize, KernelError> {
     const KERNEL: &str = "kv_append";
-    layout.check(KERNEL, cache)?;
+    layout.check(KERNEL, cache.len())?;
     let width = layout.kv_heads * layout.head_dim;
     let tokens = rows_of(KERNEL, "k [tokens, kv_heads * head_dim]", k.len(), width)?;
     expect_len(KERNEL, "v [tokens, kv_heads * head_dim]", v.len(), k.len())?;
@@ -104,17 +163,17 @@ pub(crate) fn kv_append(
 }
 
 /// Returns tokens.
-pub(crate) fn attention(
-    q: &[f32],
+pub(crate) fn attention<S: Operand + ?Sized, B: Operand + ?Sized>(
+    q: &S,
     heads: usize,
     first_position: usize,
     layout: &KvLayout,
-    cache: &[u8],
+    cache: &B,
     form: &AttentionForm<'_>,
-    out: &[f32],
+    out: &S,
 ) -> Result<usize, KernelError> {
     const KERNEL: &str = "attention";
-    layout.check(KERNEL, cache)?;
+    layout.check(KERNEL, cache.len())?;
     if form.window == Some(0) {
         return Err(KernelError::Geometry { kernel: KERNEL, what: "window", expected: "at least 1", found: 0 });
     }
@@ -137,14 +196,14 @@ pub(crate) fn attention(
 }
 
 /// Returns tokens.
-pub(crate) fn router_topk(
-    logits: &[f32],
-    bias: Option<&[f32]>,
+pub(crate) fn router_topk<S: Operand + ?Sized, I: Operand + ?Sized>(
+    logits: &S,
+    bias: Option<&S>,
     num_experts: usize,
     top_k: usize,
     routing: &Routing,
-    ids: &[u32],
-    weights: &[f32],
+    ids: &I,
+    weights: &S,
 ) -> Result<usize, KernelError> {
     const KERNEL: &str = "router_topk";
     let tokens = rows_of(KERNEL, "logits [tokens, num_experts]", logits.len(), num_experts)?;
@@ -179,15 +238,24 @@ fn groups(kernel: &'static str, num_experts: usize, top_k: usize, routing: &Rout
     Ok(())
 }
 
-pub(crate) fn permute(ids: &[u32], num_experts: usize, order: &[u32], offsets: &[u32]) -> Result<(), KernelError> {
+pub(crate) fn permute_shapes<I: Operand + ?Sized>(
+    ids: &I,
+    num_experts: usize,
+    order: &I,
+    offsets: &I,
+) -> Result<(), KernelError> {
     const KERNEL: &str = "permute";
     if u32::try_from(ids.len()).is_err() {
         return Err(KernelError::TooLarge { kernel: KERNEL, what: "ids" });
     }
     expect_len(KERNEL, "order [slots]", order.len(), ids.len())?;
     let expected = num_experts.checked_add(1).ok_or(KernelError::TooLarge { kernel: KERNEL, what: "offsets" })?;
-    expect_len(KERNEL, "offsets [num_experts + 1]", offsets.len(), expected)?;
-    below(KERNEL, "expert id", ids, num_experts)
+    expect_len(KERNEL, "offsets [num_experts + 1]", offsets.len(), expected)
+}
+
+pub(crate) fn permute(ids: &[u32], num_experts: usize, order: &[u32], offsets: &[u32]) -> Result<(), KernelError> {
+    permute_shapes(ids, num_experts, order, offsets)?;
+    below("permute", "expert id", ids, num_experts)
 }
 
 /// Sizes of a grouped product: rows of `x` have `cols` elements, `out` has `slots` rows of `rows` elements.
@@ -288,11 +356,11 @@ fn routed(kernel: &'static str, order: &[u32], offsets: &[u32], num_experts: usi
 }
 
 /// Returns tokens and hidden size.
-pub(crate) fn combine(
-    slots: &[f32],
-    weights: &[f32],
+pub(crate) fn combine<S: Operand + ?Sized>(
+    slots: &S,
+    weights: &S,
     top_k: usize,
-    out: &[f32],
+    out: &S,
 ) -> Result<(usize, usize), KernelError> {
     const KERNEL: &str = "combine";
     let tokens = rows_of(KERNEL, "weights [tokens, top_k]", weights.len(), top_k)?;
@@ -303,8 +371,8 @@ pub(crate) fn combine(
     Ok((tokens, hidden))
 }
 
-pub(crate) fn argmax(logits: &[f32]) -> Result<(), KernelError> {
-    if logits.is_empty() || u32::try_from(logits.len()).is_err() {
+pub(crate) fn argmax<S: Operand + ?Sized>(logits: &S) -> Result<(), KernelError> {
+    if logits.len() == 0 || u32::try_from(logits.len()).is_err() {
         return Err(KernelError::Geometry {
             kernel: "argmax",
             what: "logits",

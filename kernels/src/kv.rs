@@ -114,7 +114,7 @@ impl KvLayout {
     }
 
     /// The size of the cache, checked against what was passed.
-    pub(crate) fn check(&self, kernel: &'static str, cache: &[u8]) -> Result<(), KernelError> {
+    pub(crate) fn check(&self, kernel: &'static str, cache_bytes: usize) -> Result<(), KernelError> {
         if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
             return Err(KernelError::Geometry {
                 kernel,
@@ -124,7 +124,7 @@ impl KvLayout {
             });
         }
         let bytes = self.bytes().ok_or(KernelError::TooLarge { kernel, what: "the KV cache" })?;
-        crate::error::expect_len(kernel, "cache bytes", cache.len(), bytes)
+        crate::error::expect_len(kernel, "cache bytes", cache_bytes, bytes)
     }
 }
 

@@ -4,9 +4,10 @@
 //! [`TILE_ROWS`] (the last tile is padded), so that a vector register or a warp holds one column of a tile.
 //!
 //! - **BF16**: `[row tile][col][16 rows]` of bf16. Columns are not padded; rows past the end are `+0.0`.
-//! - **INT4**: `[row tile][group of 128 cols][run of 32: 4][16 rows][16 bytes]`, a byte holding two neighbouring columns, the lower in
-//!   its low nibble, a nibble holding `q + 8` for `q` in −7..=7 (so 0 never occurs). Padding in rows and columns is `q = 0`. The scale plane
-//!   `[row tile][group][16 rows]` of bf16 follows; scales of padding rows are `+0.0`.
+//! - **INT4**: `[row tile][group of 128 cols][16 rows][run of 32: 4][16 bytes]`. A run is four words of 32 bits, a word eight neighbouring
+//!   columns; its nibbles, from the lowest, hold columns 0 2 4 6 1 3 5 7 of those, so that the halves of a word hold neighbours in the
+//!   same places ([`int4_shift`]). A nibble holds `q + 8` for `q` in −7..=7 (so 0 never occurs). Padding in rows and columns is `q = 0`.
+//!   The scale plane `[row tile][group][16 rows]` of bf16 follows; scales of padding rows are `+0.0`.
 //! - **F32**: `[rows][cols]`, for vectors, an expert's biases and tables only.
 //!
 //! Multi-byte values are little-endian. A weight is `q * scale`; a scale is finite and not negative.
@@ -30,7 +31,7 @@ pub const GROUP_COLS: usize = 128;
 /// Columns in one run: the part of a group that one accumulator of the group sum takes.
 pub const RUN_COLS: usize = 32;
 
-/// Bytes of INT4 nibbles in one row tile's group: 4 runs × 16 rows × 16 bytes.
+/// Bytes of INT4 nibbles in one row tile's group: 16 rows × 4 runs × 16 bytes.
 pub const INT4_GROUP_BYTES: usize = TILE_ROWS * GROUP_COLS / 2;
 
 /// Bytes of BF16 scales in one row tile's group.
@@ -46,7 +47,18 @@ pub const INT4_MAX: i8 = 7;
 pub const EXPERT_ALIGN: usize = 256;
 
 /// Version of the INT4 and BF16 tile layouts, written into every file that holds them.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
+
+/// How far a column's INT4 nibble is shifted left in its little-endian word, word `col % 32 / 8` of the run.
+pub const fn int4_shift(col: usize) -> usize {
+    col % 2 * 16 + col % 8 / 2 * 4
+}
+
+/// Byte of a run that holds a column's INT4 nibble, and the nibble's shift in it: 0 or 4.
+pub(crate) const fn int4_place(col: usize) -> (usize, usize) {
+    let shift = int4_shift(col);
+    (col % RUN_COLS / 8 * 4 + shift / 8, shift % 8)
+}
 
 /// How the elements of a matrix are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

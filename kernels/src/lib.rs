@@ -10,6 +10,7 @@
 
 mod check;
 pub mod contract;
+pub mod cuda;
 mod error;
 mod forms;
 mod kv;

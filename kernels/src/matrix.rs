@@ -2,16 +2,22 @@
 
 use crate::contract::{GROUP, RUN, RUNS};
 use crate::error::KernelError;
-use crate::layout::{INT4_GROUP_BYTES, INT4_ZERO_NIBBLE, MatrixFormat, TILE_ROWS};
+use crate::layout::{INT4_GROUP_BYTES, INT4_ZERO_NIBBLE, MatrixFormat, TILE_ROWS, int4_place};
 use half::bf16;
 
 use crate::layout::matrix_bytes;
 
-/// Bytes of one run of an INT4 tile: 16 rows of 32 nibbles.
-pub(crate) const INT4_RUN_BYTES: usize = INT4_GROUP_BYTES / RUNS;
+/// Bytes of one row of a group of an INT4 tile: four runs of 32 nibbles.
+pub(crate) const INT4_ROW_BYTES: usize = GROUP / 2;
+
+/// Bytes of one run of a row of an INT4 tile.
+pub(crate) const INT4_RUN_BYTES: usize = INT4_ROW_BYTES / RUNS;
 
 /// Bytes of one column of a BF16 tile, or of the scales of one group of an INT4 tile.
 pub(crate) const BF16_COL_BYTES: usize = TILE_ROWS * 2;
+
+/// The nibbles of one group of an INT4 tile.
+pub(crate) type Int4Group = [[u8; INT4_ROW_BYTES]; TILE_ROWS];
 
 /// A weight matrix `[rows, cols]` = `[outputs, inputs]` in the tiled layout.
 ///
@@ -71,9 +77,10 @@ impl<'a> Matrix<'a> {
         match self.format {
             MatrixFormat::Bf16 => read_bf16(self.bytes, (tile * self.cols + col) * TILE_ROWS + lane),
             MatrixFormat::Int4 => {
-                let run = (tile * self.groups() + col / GROUP) * RUNS + col % GROUP / RUN;
-                let byte = self.bytes[run * INT4_RUN_BYTES + lane * (RUN / 2) + col % RUN / 2];
-                let nibble = if col.is_multiple_of(2) { byte & 0x0f } else { byte >> 4 };
+                let group = tile * self.groups() + col / GROUP;
+                let run = (group * TILE_ROWS + lane) * RUNS + col % GROUP / RUN;
+                let (byte, shift) = int4_place(col);
+                let nibble = self.bytes[run * INT4_RUN_BYTES + byte] >> shift & 15;
                 f32::from(nibble) - f32::from(INT4_ZERO_NIBBLE)
             }
         }
@@ -112,11 +119,12 @@ impl<'a> Matrix<'a> {
         &columns[start + cols.start..start + cols.end]
     }
 
-    /// INT4 only: a tile's group, four runs.
+    /// INT4 only: a tile's group, sixteen rows.
     #[inline(always)]
-    pub(crate) fn int4_group(&self, tile: usize, group: usize) -> &'a [[u8; INT4_RUN_BYTES]] {
-        let start = (tile * self.groups() + group) * INT4_GROUP_BYTES;
-        bytemuck::cast_slice(&self.bytes[start..start + INT4_GROUP_BYTES])
+    pub(crate) fn int4_group(&self, tile: usize, group: usize) -> &'a Int4Group {
+        let plane = self.tiles() * self.groups() * INT4_GROUP_BYTES;
+        let groups: &[Int4Group] = bytemuck::cast_slice(&self.bytes[..plane]);
+        &groups[tile * self.groups() + group]
     }
 
     /// INT4 only: the 16 scales of a tile's group.
@@ -151,7 +159,9 @@ mod tests {
         // 17 x 130: a second tile of one row, a second group of two columns.
         let mut bytes = vec![0x88u8; matrix_bytes(MatrixFormat::Int4, 17, 130).unwrap()];
         let group = 3; // tile 1, group 1: columns 128 and 129 of row 16
-        bytes[group * INT4_GROUP_BYTES] = 0xf1; // low nibble 1 = -7, high nibble 15 = +7
+        // Low nibble of the word's low half 1 = -7, of its high half 15 = +7.
+        bytes[group * INT4_GROUP_BYTES] = 0x81;
+        bytes[group * INT4_GROUP_BYTES + 2] = 0x8f;
         let plane = 4 * INT4_GROUP_BYTES;
         bytes[plane + group * 32..plane + group * 32 + 2].copy_from_slice(&bf16::from_f32(0.5).to_le_bytes());
         let matrix = Matrix::new(MatrixFormat::Int4, 17, 130, &bytes).unwrap();

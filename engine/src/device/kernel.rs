@@ -30,7 +30,37 @@ pub struct KvSpan {
 /// Value of a device table entry for an expert that is not on the device.
 pub const EXPERT_ABSENT: u64 = u64::MAX;
 
-/// A launch. `T` is a number of tokens, `S = T * top_k` a number of slots (slot = token * top_k + rank).
+/// The order and precision in which a kernel with a choice computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arithmetic {
+    /// The contract's: the host device's bits on every device.
+    #[default]
+    Exact,
+    /// Tensor cores: activations rounded to BF16, products added up in f32. The bits of a token do not depend on its chunk.
+    Tensor,
+}
+
+impl Arithmetic {
+    /// The name in configs and records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Tensor => "tensor",
+        }
+    }
+}
+
+/// How a kernel is launched.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch {
+    /// Arithmetic, for the kernels that have a choice: linear, attention, experts.
+    pub arithmetic: Arithmetic,
+    /// Memory that a kernel may use while it runs.
+    pub scratch: Span<u8>,
+}
+
+/// A kernel with its operands. Where there is a `position_at`, the position of the first token is read there when the kernel
+/// runs, and `first_position` is the largest that it may be: so a captured launch serves later positions. `T` is a number of tokens, `S = T * top_k` a number of slots (slot = token * top_k + rank).
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)] // operand names are those of the kernel crate, which documents them
 pub enum Kernel {
@@ -52,15 +82,17 @@ pub enum Kernel {
         cos: Span<f32>,
         sin: Span<f32>,
         first_position: usize,
+        position_at: Option<Span<u32>>,
     },
     /// Stores `k[T, kv_heads * head_dim]` and `v` at `first_position ..`.
-    KvAppend { k: Span<f32>, v: Span<f32>, cache: KvSpan, first_position: usize },
+    KvAppend { k: Span<f32>, v: Span<f32>, cache: KvSpan, first_position: usize, position_at: Option<Span<u32>> },
     /// Causal attention of `q[T, heads * head_dim]` over the cache, within a window, with `sinks[heads]`.
     Attention {
         q: Span<f32>,
         heads: usize,
         cache: KvSpan,
         first_position: usize,
+        position_at: Option<Span<u32>>,
         scale: f32,
         window: Option<usize>,
         sinks: Option<Span<f32>>,
@@ -76,12 +108,23 @@ pub enum Kernel {
         ids: Span<u32>,
         weights: Span<f32>,
     },
+    /// `table[ids]` = addresses of one token's experts: those that are resident, and those that are copied out of the adopted
+    /// bank, from byte `bank_start` on, to `landing`, in the order of the slots. Only on a device with [`super::Device::fetches`].
+    FetchExperts {
+        ids: Span<u32>,
+        resident: Span<u64>,
+        bank_start: usize,
+        expert_bytes: usize,
+        landing: Span<u64>,
+        table: Span<u64>,
+    },
     /// Slots sorted by expert: `order[S]`, `offsets[experts + 1]`.
     Permute { ids: Span<u32>, order: Span<u32>, offsets: Span<u32> },
-    /// `out[S, intermediate] = activation(gate · x, up · x)` by the slot's expert; `table[experts]` holds addresses.
+    /// `out[S, intermediate] = activation(gate · x, up · x)` by the slot's expert `ids[S]`; `table[experts]` holds addresses.
     GroupedGateUp {
         x: Span<f32>,
         top_k: usize,
+        ids: Span<u32>,
         order: Span<u32>,
         offsets: Span<u32>,
         table: Span<u64>,
@@ -92,6 +135,7 @@ pub enum Kernel {
     /// `out[S, hidden] = down · act[S, intermediate]` by the slot's expert.
     GroupedDown {
         act: Span<f32>,
+        ids: Span<u32>,
         order: Span<u32>,
         offsets: Span<u32>,
         table: Span<u64>,
@@ -123,6 +167,7 @@ impl Kernel {
             Kernel::KvAppend { .. } => "kv_append",
             Kernel::Attention { .. } => "attention",
             Kernel::RouterTopK { .. } => "router_topk",
+            Kernel::FetchExperts { .. } => "fetch_experts",
             Kernel::Permute { .. } => "permute",
             Kernel::GroupedGateUp { .. } => "grouped_gate_up",
             Kernel::GroupedDown { .. } => "grouped_down",

@@ -1,24 +1,49 @@
 //! What the engine asks of a device: memory, two streams, events and kernel launches.
 //!
 //! The engine is written once, generic over [`Device`]. [`host::HostDevice`] runs the CPU kernels over an arena of exactly the
-//! budget's size; a CUDA device honours the same trait. Work is queued on two streams, [`Stream::Compute`] and
+//! budget's size; [`cuda::CudaDevice`] runs CUDA kernels in a budget of a card's memory. Work is queued on two streams, [`Stream::Compute`] and
 //! [`Stream::Copy`]; within a stream it runs in order, between streams only events order it.
 //!
+//! - [`cuda`]: NVIDIA GPUs
+//! - `ranges`: the allocator that both share. `fault`: injected failures
 //! - [`span`]: typed addresses ([`Span`]) and owned allocations ([`Buffer`])
 //! - [`kernel`]: every kernel the engine may launch, as data
 //! - [`host`]: the device without a GPU
 
+pub mod cuda;
+mod fault;
 pub mod host;
 pub mod kernel;
+mod ranges;
 pub mod span;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use kernel::Kernel;
+pub use fault::FaultPlan;
+pub use kernel::{Arithmetic, Kernel, Launch};
 pub use span::{ALIGNMENT, Buffer, Carver, Span, align_up};
 
 use crate::bank::HostBank;
+
+/// Kinds of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// CPU kernels over an arena.
+    Host,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+impl DeviceKind {
+    /// The name in configs and records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Cuda => "cuda",
+        }
+    }
+}
 
 /// The two queues of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +62,10 @@ pub struct Event {
     /// How many pieces of work that stream had been given.
     pub sequence: u64,
 }
+
+/// Captured launches of one device, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphId(pub usize);
 
 /// What the link has carried since the device was made.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -121,6 +150,41 @@ pub enum DeviceError {
         /// Expert within its layer.
         expert: usize,
     },
+    /// The CUDA driver or a launcher refused.
+    #[error(transparent)]
+    Cuda(#[from] assay_kernels::cuda::CudaError),
+    /// NVML, which says how full a card is before a context takes its part, is not there or refused.
+    #[error("NVML ({call}): {reason}; it comes with the NVIDIA driver (libnvidia-ml.so.1)")]
+    Nvml {
+        /// What was asked.
+        call: &'static str,
+        /// NVML's words.
+        reason: String,
+    },
+    /// A kernel that this device does not have.
+    #[error("{kernel}: this device does not have it")]
+    Unsupported {
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// A kernel that needs more scratch memory than its launch has.
+    #[error("{kernel}: scratch memory of {found} bytes, expected at least {expected}")]
+    Scratch {
+        /// The kernel.
+        kernel: &'static str,
+        /// Bytes it needs.
+        expected: u64,
+        /// Bytes it was given.
+        found: u64,
+    },
+    /// A kernel found something wrong in its data.
+    #[error("a CUDA kernel found {what} at index {index}")]
+    Data {
+        /// What it found.
+        what: &'static str,
+        /// Where in the operand.
+        index: u32,
+    },
     /// The system refused memory or protection for the arena.
     #[error("cannot map a device arena of {bytes} bytes: {reason}")]
     Arena {
@@ -133,9 +197,9 @@ pub enum DeviceError {
 
 /// A device with a byte-exact memory budget.
 pub trait Device {
-    /// A word for records and messages, e.g. `host`.
-    fn kind(&self) -> &'static str;
-    /// The budget in bytes.
+    /// What it is.
+    fn kind(&self) -> DeviceKind;
+    /// The budget in bytes; what a driver takes for itself has been taken off.
     fn budget(&self) -> u64;
     /// Bytes not allocated now.
     fn free_bytes(&self) -> u64;
@@ -145,6 +209,8 @@ pub trait Device {
     fn allocate(&mut self, bytes: u64, label: &'static str) -> Result<Buffer, DeviceError>;
     /// Gives an allocation back. Work that still uses it must have been waited for.
     fn free(&mut self, buffer: Buffer);
+    /// Prepares the bank for [`Device::copy_from_bank`], e.g. by registering its pages with a driver.
+    fn adopt_bank(&mut self, bank: &Arc<HostBank>) -> Result<(), DeviceError>;
     /// Queues a copy of expert weights from the host bank on the copy stream.
     fn copy_from_bank(&mut self, bank: &Arc<HostBank>, source: Range<usize>, to: Span<u8>) -> Result<(), DeviceError>;
     /// Queues a small upload on the compute stream; the bytes are taken at once.
@@ -152,15 +218,95 @@ pub trait Device {
     /// Waits for the compute stream, then copies device memory to the host.
     fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError>;
     /// Queues a kernel on the compute stream.
-    fn launch(&mut self, kernel: Kernel) -> Result<(), DeviceError>;
+    fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError>;
     /// Records an event after all work now queued on `stream`.
     fn record(&mut self, stream: Stream) -> Result<Event, DeviceError>;
     /// Makes later work on `stream` wait for `event`.
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError>;
+    /// Whether it captures launches, and has [`Kernel::FetchExperts`].
+    fn fetches(&self) -> bool {
+        false
+    }
+    /// From here to [`Device::end_capture`] launches on the compute stream are written down and not run.
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "capture" })
+    }
+    /// What was launched since [`Device::begin_capture`].
+    fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "capture" })
+    }
+    /// Queues what was captured, on the compute stream.
+    fn replay(&mut self, _: GraphId) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "replay" })
+    }
     /// Waits for both streams.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
     /// After an error: drops what is still queued, so that the next request starts from nothing.
     fn abandon(&mut self);
     /// What the link has carried.
     fn link(&self) -> LinkCounters;
+}
+
+/// So that a caller can choose the device at run time.
+impl Device for Box<dyn Device> {
+    fn kind(&self) -> DeviceKind {
+        (**self).kind()
+    }
+    fn budget(&self) -> u64 {
+        (**self).budget()
+    }
+    fn free_bytes(&self) -> u64 {
+        (**self).free_bytes()
+    }
+    fn take_low_water(&mut self) -> u64 {
+        (**self).take_low_water()
+    }
+    fn allocate(&mut self, bytes: u64, label: &'static str) -> Result<Buffer, DeviceError> {
+        (**self).allocate(bytes, label)
+    }
+    fn free(&mut self, buffer: Buffer) {
+        (**self).free(buffer);
+    }
+    fn adopt_bank(&mut self, bank: &Arc<HostBank>) -> Result<(), DeviceError> {
+        (**self).adopt_bank(bank)
+    }
+    fn copy_from_bank(&mut self, bank: &Arc<HostBank>, source: Range<usize>, to: Span<u8>) -> Result<(), DeviceError> {
+        (**self).copy_from_bank(bank, source, to)
+    }
+    fn upload(&mut self, bytes: &[u8], to: Span<u8>) -> Result<(), DeviceError> {
+        (**self).upload(bytes, to)
+    }
+    fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError> {
+        (**self).download(from, to)
+    }
+    fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
+        (**self).launch(kernel, how)
+    }
+    fn record(&mut self, stream: Stream) -> Result<Event, DeviceError> {
+        (**self).record(stream)
+    }
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
+        (**self).wait(stream, event)
+    }
+    fn fetches(&self) -> bool {
+        (**self).fetches()
+    }
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        (**self).begin_capture()
+    }
+    fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
+        (**self).end_capture()
+    }
+    fn replay(&mut self, graph: GraphId) -> Result<(), DeviceError> {
+        (**self).replay(graph)
+    }
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        (**self).synchronize()
+    }
+    fn abandon(&mut self) {
+        (**self).abandon();
+    }
+    fn link(&self) -> LinkCounters {
+        (**self).link()
+    }
 }

@@ -1,9 +1,9 @@
 //! One token: routes are read back at each layer, cold experts are copied into landing slots, the policy runs behind.
 
 use super::Engine;
-use super::layer::LayerPass;
+use super::layer::{Addresses, LayerPass};
 use super::low_water::Phase;
-use crate::device::Device;
+use crate::device::{Arithmetic, Device};
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, MoeSpec};
 use crate::weights::{FfnWeights, MoeWeights};
@@ -36,7 +36,7 @@ impl<D: Device> Engine<D> {
         self.embed(&[token], workspace.ids, x)?;
         let mut moe_layer = 0;
         for (index, layer) in spec.layers.iter().enumerate() {
-            let pass = self.pass(index, &spec, &workspace, x, self.position);
+            let pass = self.pass(index, &spec, (&workspace, Arithmetic::Exact), x, self.position);
             pass.attention(&mut self.device)?;
             match (&layer.ffn, &pass.weights.ffn) {
                 (FfnSpec::Moe(moe), FfnWeights::Moe(weights)) => {
@@ -72,7 +72,7 @@ impl<D: Device> Engine<D> {
             table[miss.expert.index() % bank.num_experts] = miss.to.address();
         }
         self.copy_experts(&misses)?;
-        pass.experts(&mut self.device, moe, weights, &bank, &table)?;
+        pass.experts(&mut self.device, moe, weights, &bank, Addresses::Table(&table))?;
         self.residency.settle(moe_layer, &routes);
         Ok(())
     }

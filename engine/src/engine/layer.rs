@@ -1,7 +1,7 @@
 //! One decoder layer as kernel launches: the only place that knows the order of operations. Prefill and decode share it.
 
 use crate::device::kernel::KvSpan;
-use crate::device::{Device, Kernel, Span};
+use crate::device::{Arithmetic, Device, Kernel, Launch, Span};
 use crate::error::EngineError;
 use crate::memory::{BankMap, Workspace};
 use crate::model::spec::{AttentionSpec, LayerSpec, MoeSpec};
@@ -17,12 +17,29 @@ pub(super) struct LayerPass<'a> {
     pub(super) eps: f32,
     /// Residual stream of the chunk, `[T, hidden_size]`.
     pub(super) x: Span<f32>,
+    /// Of the linear layers, attention and experts; norms, the router and what follows it are exact.
+    pub(super) arithmetic: Arithmetic,
     /// `T`
     pub(super) tokens: usize,
+    /// Of the first token; the largest it may be where it is read from `position_at`.
     pub(super) first_position: usize,
+    pub(super) position_at: Option<Span<u32>>,
+}
+
+/// Where the addresses of a layer's experts come from.
+pub(super) enum Addresses<'a> {
+    /// Looked up by the host: uploaded.
+    Table(&'a [u64]),
+    /// On the device already: looked up, and fetched, by [`Kernel::FetchExperts`].
+    OnDevice,
 }
 
 impl LayerPass<'_> {
+    fn launch<D: Device>(&self, device: &mut D, kernel: Kernel) -> Result<(), EngineError> {
+        let how = Launch { arithmetic: self.arithmetic, scratch: self.workspace.scratch };
+        Ok(device.launch(kernel, how)?)
+    }
+
     fn linear<D: Device>(
         &self,
         device: &mut D,
@@ -32,13 +49,13 @@ impl LayerPass<'_> {
     ) -> Result<(), EngineError> {
         let x = x.first(self.tokens * linear.weight.cols)?;
         let out = out.first(self.tokens * linear.weight.rows)?;
-        device.launch(Kernel::Linear { x, weight: linear.weight, bias: linear.bias, out })?;
+        self.launch(device, Kernel::Linear { x, weight: linear.weight, bias: linear.bias, out })?;
         Ok(())
     }
 
     fn norm<D: Device>(&self, device: &mut D, weight: Span<f32>) -> Result<Span<f32>, EngineError> {
         let out = self.hidden(self.workspace.normed)?;
-        device.launch(Kernel::RmsNorm { x: self.x, weight, eps: self.eps, out })?;
+        self.launch(device, Kernel::RmsNorm { x: self.x, weight, eps: self.eps, out })?;
         Ok(out)
     }
 
@@ -48,7 +65,7 @@ impl LayerPass<'_> {
 
     fn add_branch<D: Device>(&self, device: &mut D) -> Result<(), EngineError> {
         let factor = self.spec.residual_multiplier;
-        device.launch(Kernel::AddAssign { x: self.x, y: self.hidden(self.workspace.branch)?, factor })?;
+        self.launch(device, Kernel::AddAssign { x: self.x, y: self.hidden(self.workspace.branch)?, factor })?;
         Ok(())
     }
 
@@ -62,8 +79,11 @@ impl LayerPass<'_> {
         let AttentionSpec { head_dim, rotary_dim, .. } = self.spec.attention;
         let AttentionWeights { cos, sin, .. } = self.weights.attention;
         let x = x.first(self.tokens * heads * head_dim)?;
-        let (first_position, eps) = (self.first_position, self.eps);
-        device.launch(Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position })?;
+        let (first_position, position_at, eps) = (self.first_position, self.position_at, self.eps);
+        self.launch(
+            device,
+            Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position, position_at },
+        )?;
         Ok(())
     }
 
@@ -79,18 +99,23 @@ impl LayerPass<'_> {
         self.linear(device, &weights.v_proj, normed, ws.v)?;
         self.rope(device, ws.q, heads, weights.q_norm)?;
         self.rope(device, ws.k, kv_heads, weights.k_norm)?;
-        let (k, v, first_position) = (ws.k.first(kv_len)?, ws.v.first(kv_len)?, self.first_position);
-        device.launch(Kernel::KvAppend { k, v, cache: self.kv, first_position })?;
-        device.launch(Kernel::Attention {
-            q: ws.q.first(q_len)?,
-            heads,
-            cache: self.kv,
-            first_position,
-            scale: spec.scale,
-            window: spec.sliding_window,
-            sinks: weights.sinks,
-            out: ws.attended.first(q_len)?,
-        })?;
+        let (k, v) = (ws.k.first(kv_len)?, ws.v.first(kv_len)?);
+        let (first_position, position_at) = (self.first_position, self.position_at);
+        self.launch(device, Kernel::KvAppend { k, v, cache: self.kv, first_position, position_at })?;
+        self.launch(
+            device,
+            Kernel::Attention {
+                q: ws.q.first(q_len)?,
+                heads,
+                cache: self.kv,
+                first_position,
+                position_at,
+                scale: spec.scale,
+                window: spec.sliding_window,
+                sinks: weights.sinks,
+                out: ws.attended.first(q_len)?,
+            },
+        )?;
         self.linear(device, &weights.o_proj, ws.attended, ws.branch)?;
         self.add_branch(device)
     }
@@ -109,7 +134,7 @@ impl LayerPass<'_> {
         self.linear(device, &mlp.gate_proj, ws.normed, ws.gate)?;
         self.linear(device, &mlp.up_proj, ws.normed, ws.up)?;
         let act = ws.act.first(len)?;
-        device.launch(Kernel::SwiGlu { gate: ws.gate.first(len)?, up: ws.up.first(len)?, activation, out: act })?;
+        self.launch(device, Kernel::SwiGlu { gate: ws.gate.first(len)?, up: ws.up.first(len)?, activation, out: act })?;
         self.linear(device, &mlp.down_proj, act, out)
     }
 
@@ -119,11 +144,12 @@ impl LayerPass<'_> {
         self.mlp(device, &shared.mlp, ws.shared_out)?;
         let (x, y) = (self.hidden(ws.branch)?, self.hidden(ws.shared_out)?);
         let Some(gate) = &shared.gate else {
-            device.launch(Kernel::AddAssign { x, y, factor: 1.0 })?;
+            self.launch(device, Kernel::AddAssign { x, y, factor: 1.0 })?;
             return Ok(());
         };
-        self.linear(device, gate, ws.normed, ws.shared_gate)?;
-        device.launch(Kernel::AddGated { x, y, gates: ws.shared_gate.first(self.tokens)? })?;
+        let exact = LayerPass { arithmetic: Arithmetic::Exact, ..*self };
+        exact.linear(device, gate, ws.normed, ws.shared_gate)?;
+        self.launch(device, Kernel::AddGated { x, y, gates: ws.shared_gate.first(self.tokens)? })?;
         Ok(())
     }
 
@@ -137,16 +163,21 @@ impl LayerPass<'_> {
         let ws = self.workspace;
         let (num_experts, top_k) = (moe.num_experts(), moe.num_experts_per_tok);
         let normed = self.norm(device, self.weights.post_attention_layernorm)?;
-        self.linear(device, &weights.router, normed, ws.router_logits)?;
-        device.launch(Kernel::RouterTopK {
-            logits: ws.router_logits.first(self.tokens * num_experts)?,
-            bias: weights.correction_bias,
-            num_experts,
-            top_k,
-            routing: moe.routing,
-            ids: self.routes(moe)?,
-            weights: ws.route_weights.first(self.tokens * top_k)?,
-        })?;
+        // A token's experts are a choice: its inputs are not rounded.
+        let exact = LayerPass { arithmetic: Arithmetic::Exact, ..*self };
+        exact.linear(device, &weights.router, normed, ws.router_logits)?;
+        self.launch(
+            device,
+            Kernel::RouterTopK {
+                logits: ws.router_logits.first(self.tokens * num_experts)?,
+                bias: weights.correction_bias,
+                num_experts,
+                top_k,
+                routing: moe.routing,
+                ids: self.routes(moe)?,
+                weights: ws.route_weights.first(self.tokens * top_k)?,
+            },
+        )?;
         Ok(())
     }
 
@@ -162,23 +193,31 @@ impl LayerPass<'_> {
         moe: &MoeSpec,
         weights: &MoeWeights,
         bank: &BankMap,
-        table: &[u64],
+        addresses: Addresses<'_>,
     ) -> Result<(), EngineError> {
         let ws = self.workspace;
         let top_k = moe.num_experts_per_tok;
         let slots = self.tokens * top_k;
         let (order, offsets) = (ws.order.first(slots)?, ws.offsets.first(bank.num_experts + 1)?);
-        let on_device = ws.table.first(table.len())?;
-        device.upload(bytemuck::cast_slice(table), on_device.as_bytes())?;
-        device.launch(Kernel::Permute { ids: self.routes(moe)?, order, offsets })?;
+        let on_device = ws.table.first(bank.num_experts)?;
+        if let Addresses::Table(table) = addresses {
+            device.upload(bytemuck::cast_slice(table), on_device.as_bytes())?;
+        }
+        self.launch(device, Kernel::Permute { ids: self.routes(moe)?, order, offsets })?;
         let act = ws.expert_act.first(slots * bank.expert.moe_intermediate_size)?;
         let out = ws.expert_out.first(slots * self.hidden_size)?;
-        let (table, expert, x) = (on_device, bank.expert, self.hidden(ws.normed)?);
+        let (table, expert, x, ids) = (on_device, bank.expert, self.hidden(ws.normed)?, self.routes(moe)?);
         let activation = moe.activation();
-        device.launch(Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, activation, out: act })?;
-        device.launch(Kernel::GroupedDown { act, order, offsets, table, expert, out })?;
+        self.launch(
+            device,
+            Kernel::GroupedGateUp { x, top_k, ids, order, offsets, table, expert, activation, out: act },
+        )?;
+        self.launch(device, Kernel::GroupedDown { act, ids, order, offsets, table, expert, out })?;
         let route_weights = ws.route_weights.first(slots)?;
-        device.launch(Kernel::Combine { slots: out, weights: route_weights, top_k, out: self.hidden(ws.branch)? })?;
+        self.launch(
+            device,
+            Kernel::Combine { slots: out, weights: route_weights, top_k, out: self.hidden(ws.branch)? },
+        )?;
         if let Some(shared) = &weights.shared {
             self.shared(device, shared)?;
         }

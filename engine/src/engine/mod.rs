@@ -24,7 +24,7 @@ pub use prefill::EachLogits;
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;
 use crate::device::kernel::{EXPERT_ABSENT, KvSpan, MatrixSpan};
-use crate::device::{Buffer, Device, Kernel, LinkCounters, Span, Stream};
+use crate::device::{Arithmetic, Buffer, Device, Kernel, Launch, LinkCounters, Span, Stream};
 use crate::error::EngineError;
 use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
 use crate::memory::{BankMap, MemoryPlan, Workspace};
@@ -90,6 +90,7 @@ impl<D: Device> Engine<D> {
         let plan = check(&device, &spec, &bank, &options)?;
         let mut device = device;
         device.take_low_water();
+        device.adopt_bank(&bank)?;
         let (weights, weights_buffer) = Weights::load(&mut device, checkpoint, &spec, &options)?;
         let mut buffers = vec![weights_buffer];
         let kv = allocate_kv(&mut device, &spec, &options, &plan, &mut buffers)?;
@@ -100,7 +101,7 @@ impl<D: Device> Engine<D> {
             Ok(address)
         };
         let decode_base = persist(&mut device, plan.decode_workspace_bytes, "the decode workspace")?;
-        let (decode_workspace, _) = Workspace::carve(decode_base, &plan.sizes, 1);
+        let (decode_workspace, _) = plan.workspace(decode_base, 1, Arithmetic::Exact);
         let hidden_base = persist(&mut device, plan.hidden_bytes(1), "the decode residual stream")?;
         let logits_base = persist(&mut device, plan.logits_bytes, "the logits")?;
         let chosen_base = persist(&mut device, plan.chosen_bytes, "the chosen token")?;
@@ -246,10 +247,16 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Queues a kernel that has no choice of arithmetic: what surrounds the layers is exact.
+    fn launch(&mut self, kernel: Kernel) -> Result<(), EngineError> {
+        let how = Launch { arithmetic: Arithmetic::Exact, scratch: self.decode_workspace.scratch };
+        Ok(self.device.launch(kernel, how)?)
+    }
+
     fn embed(&mut self, tokens: &[u32], ids: Span<u32>, out: Span<f32>) -> Result<(), EngineError> {
         let ids = ids.first(tokens.len())?;
         self.device.upload(bytemuck::cast_slice(tokens), ids.as_bytes())?;
-        self.device.launch(Kernel::Embed { ids, table: self.weights.embed_tokens, out })?;
+        self.launch(Kernel::Embed { ids, table: self.weights.embed_tokens, out })?;
         self.scale(out, self.spec.embedding_multiplier)
     }
 
@@ -257,10 +264,10 @@ impl<D: Device> Engine<D> {
     fn head(&mut self, x: Span<f32>, rows: usize, workspace: &Workspace) -> Result<Span<f32>, EngineError> {
         let out = workspace.normed.first(rows * self.spec.hidden_size)?;
         let eps = self.spec.rms_norm_eps;
-        self.device.launch(Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out })?;
+        self.launch(Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out })?;
         let weight: MatrixSpan = self.weights.lm_head;
         let logits = self.logits.first(rows * weight.rows)?;
-        self.device.launch(Kernel::Linear { x: out, weight, bias: None, out: logits })?;
+        self.launch(Kernel::Linear { x: out, weight, bias: None, out: logits })?;
         self.scale(logits, self.spec.logits_multiplier)?;
         Ok(logits)
     }
@@ -268,7 +275,7 @@ impl<D: Device> Engine<D> {
     /// Multiplies in place; most models have nothing to multiply by.
     fn scale(&mut self, x: Span<f32>, factor: f32) -> Result<(), EngineError> {
         if factor != 1.0 {
-            self.device.launch(Kernel::Scale { x, factor })?;
+            self.launch(Kernel::Scale { x, factor })?;
         }
         Ok(())
     }
@@ -276,7 +283,7 @@ impl<D: Device> Engine<D> {
     /// Greedy choice from the first row of logits.
     fn choose(&mut self) -> Result<u32, EngineError> {
         let logits = self.logits.first(self.plan.sizes.vocab_size)?;
-        self.device.launch(Kernel::Argmax { logits, out: self.chosen })?;
+        self.launch(Kernel::Argmax { logits, out: self.chosen })?;
         let mut chosen = [0u32];
         self.device.download(self.chosen.as_bytes(), bytemuck::cast_slice_mut(&mut chosen))?;
         Ok(chosen[0])
@@ -287,7 +294,7 @@ impl<D: Device> Engine<D> {
         &self,
         index: usize,
         spec: &'a ModelSpec,
-        workspace: &'a Workspace,
+        (workspace, arithmetic): (&'a Workspace, Arithmetic),
         x: Span<f32>,
         first_position: usize,
     ) -> LayerPass<'a> {
@@ -299,8 +306,10 @@ impl<D: Device> Engine<D> {
             hidden_size: spec.hidden_size,
             eps: spec.rms_norm_eps,
             x,
+            arithmetic,
             tokens: x.len() / spec.hidden_size,
             first_position,
+            position_at: None,
         }
     }
 
@@ -343,6 +352,10 @@ fn check<D: Device>(
     options: &EngineOptions,
 ) -> Result<MemoryPlan, EngineError> {
     options.check(spec)?;
+    if device.kind() != options.device {
+        let (found, expected) = (device.kind().name(), options.device.name());
+        return Err(EngineError::Option { option: "device", found: found.to_owned(), expected });
+    }
     let plan = MemoryPlan::new(spec, options)?;
     let expected = plan.bank.map_or(0, |bank| bank.bytes());
     if bank.len() != expected {

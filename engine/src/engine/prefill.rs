@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::Engine;
+use super::layer::Addresses;
 use super::low_water::Phase;
 use crate::device::kernel::EXPERT_ABSENT;
 use crate::device::{Buffer, Device, DeviceError, Event, Span, Stream};
@@ -179,8 +180,8 @@ impl<D: Device> Engine<D> {
         let hidden_len = tokens * self.spec.hidden_size;
         let hidden = take(&mut self.device, self.plan.hidden_bytes(tokens), "the prompt's residual stream")?;
         let chunk = self.chunk.min(tokens);
-        let workspace =
-            take(&mut self.device, Workspace::bytes(&self.plan.sizes, chunk), "the workspace of a prefill chunk")?;
+        let (_, workspace_bytes) = self.plan.workspace(0, chunk, self.plan.prefill);
+        let workspace = take(&mut self.device, workspace_bytes, "the workspace of a prefill chunk")?;
         let mut regions = Vec::new();
         for _ in 0..2 {
             if staging > 0 {
@@ -190,7 +191,7 @@ impl<D: Device> Engine<D> {
         }
         Ok(Borrowed {
             hidden: Span::new(hidden, hidden_len),
-            workspace: Workspace::carve(workspace, &self.plan.sizes, chunk).0,
+            workspace: self.plan.workspace(workspace, chunk, self.plan.prefill).0,
             regions,
         })
     }
@@ -246,14 +247,16 @@ impl<D: Device> Engine<D> {
         }
         let mut moe_layers = 0;
         for index in group.layers.clone() {
-            let pass = self.pass(index, &spec, &memory.workspace, x, self.position + chunk.start);
+            let workspace = (&memory.workspace, self.plan.prefill);
+            let pass = self.pass(index, &spec, workspace, x, self.position + chunk.start);
             pass.attention(&mut self.device)?;
             match (&spec.layers[index].ffn, &pass.weights.ffn, &self.plan.bank) {
                 (FfnSpec::Moe(moe), FfnWeights::Moe(weights), Some(bank)) => {
                     let bank: BankMap = *bank;
                     pass.route(&mut self.device, moe, weights)?;
                     self.observe(group.first_moe + moe_layers, pass.routes(moe)?)?;
-                    pass.experts(&mut self.device, moe, weights, &bank, &group.tables[moe_layers])?;
+                    let addresses = Addresses::Table(&group.tables[moe_layers]);
+                    pass.experts(&mut self.device, moe, weights, &bank, addresses)?;
                     moe_layers += 1;
                 }
                 (_, FfnWeights::Dense(mlp), _) => pass.dense(&mut self.device, mlp)?,

@@ -3,8 +3,9 @@
 use assay_kernels::layout::{ExpertLayout, MatrixFormat};
 use assay_kernels::{KvFormat, kv_bytes};
 
+use super::scratch::scratch_bytes;
 use super::{Sizes, Workspace};
-use crate::device::align_up;
+use crate::device::{Arithmetic, DeviceKind, align_up};
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::options::EngineOptions;
@@ -77,6 +78,10 @@ pub struct MemoryPlan {
     pub landing_slots: usize,
     /// Tokens of context.
     pub context_tokens: usize,
+    /// Whose kernels' scratch memory is planned for.
+    pub device: DeviceKind,
+    /// Arithmetic of prefill.
+    pub prefill: Arithmetic,
     /// MoE layers streamed at once.
     pub layers_per_group: usize,
     /// The floor that free memory must keep.
@@ -100,20 +105,33 @@ impl MemoryPlan {
         }
         let weights = Weights::measure(spec, options)?;
         let logits = (LOGITS_ROWS as u64).checked_mul(4 * sizes.vocab_size as u64);
-        Ok(Self {
+        let mut plan = Self {
             sizes,
             bank,
             weights_bytes: aligned(Some(weights), "the weights")?,
             kv_bytes: aligned(Some(kv), "the KV cache")?,
-            decode_workspace_bytes: aligned(Some(Workspace::bytes(&sizes, 1)), "the decode workspace")?,
+            decode_workspace_bytes: 0,
             logits_bytes: aligned(logits, "the logits")?,
             chosen_bytes: crate::device::ALIGNMENT,
             // Twice top-k: while one layer's cold experts are in use the next layer's may land.
             landing_slots: if bank.is_some() { 2 * sizes.top_k } else { 0 },
             context_tokens: options.context_tokens,
+            device: options.device,
+            prefill: options.prefill,
             layers_per_group: options.layers_per_group.max(1),
             margin_bytes: options.margin_bytes,
-        })
+        };
+        scratch_bytes(plan.device, plan.prefill, &sizes, plan.context_tokens, plan.context_tokens)?;
+        let (_, workspace) = plan.workspace(0, 1, Arithmetic::Exact);
+        plan.decode_workspace_bytes = aligned(Some(workspace), "the decode workspace")?;
+        Ok(plan)
+    }
+
+    /// Activations of `tokens` tokens from `base` on, with the scratch memory that kernels of `arithmetic` need; and the bytes.
+    pub fn workspace(&self, base: u64, tokens: usize, arithmetic: Arithmetic) -> (Workspace, u64) {
+        let scratch = scratch_bytes(self.device, arithmetic, &self.sizes, self.context_tokens, tokens);
+        // What does not fit an address is more than any budget, which then refuses it.
+        Workspace::carve(base, &self.sizes, tokens, scratch.unwrap_or(isize::MAX as usize))
     }
 
     /// Bytes of one expert's slot.
@@ -144,8 +162,8 @@ impl MemoryPlan {
     }
     /// What a prefill of `tokens` in chunks of `chunk` borrows, with two staging regions of `staging` bytes.
     pub fn prefill_bytes(&self, tokens: usize, chunk: usize, staging: u64) -> u64 {
-        let workspace =
-            Workspace::bytes(&self.sizes, chunk.min(tokens).max(1)).next_multiple_of(crate::device::ALIGNMENT);
+        let (_, workspace) = self.workspace(0, chunk.min(tokens).max(1), self.prefill);
+        let workspace = workspace.next_multiple_of(crate::device::ALIGNMENT);
         self.hidden_bytes(tokens) + workspace + 2 * staging.next_multiple_of(crate::device::ALIGNMENT)
     }
     /// The least budget under which a prompt of the whole context can be prefilled, in chunks of `min_chunk`, with the

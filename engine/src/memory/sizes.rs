@@ -1,5 +1,6 @@
 //! The largest dimension of each kind over a model's layers, which is what shared buffers are sized for.
 
+use super::scratch::has_tensor_attention;
 use crate::model::spec::{FfnSpec, ModelSpec};
 
 /// Largest dimensions over all layers; 0 for a kind that no layer has.
@@ -13,6 +14,12 @@ pub struct Sizes {
     pub q_width: usize,
     /// Key and value heads × head width.
     pub kv_width: usize,
+    /// Query heads.
+    pub q_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Whether tensor cores have an attention kernel for every layer.
+    pub tensor_attention: bool,
     /// Experts in a MoE layer.
     pub num_experts: usize,
     /// Experts chosen for a token.
@@ -37,6 +44,9 @@ impl Sizes {
             vocab_size: spec.vocab_size,
             q_width: 0,
             kv_width: 0,
+            q_heads: 0,
+            head_dim: 0,
+            tensor_attention: true,
             num_experts: 0,
             top_k: 0,
             moe_intermediate_size: 0,
@@ -48,6 +58,9 @@ impl Sizes {
         for layer in &spec.layers {
             let attention = &layer.attention;
             sizes.q_width = sizes.q_width.max(attention.num_attention_heads * attention.head_dim);
+            sizes.q_heads = sizes.q_heads.max(attention.num_attention_heads);
+            sizes.head_dim = sizes.head_dim.max(attention.head_dim);
+            sizes.tensor_attention &= has_tensor_attention(attention.head_dim);
             sizes.kv_width = sizes.kv_width.max(attention.num_key_value_heads * attention.head_dim);
             match &layer.ffn {
                 FfnSpec::Dense(mlp) => sizes.intermediate_size = sizes.intermediate_size.max(mlp.intermediate_size),

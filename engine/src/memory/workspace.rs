@@ -49,13 +49,16 @@ pub struct Workspace {
     pub shared_out: Span<f32>,
     /// `[T]` what its gate says; empty in a model without.
     pub shared_gate: Span<f32>,
+    /// What a kernel may use while it runs; empty where the device's kernels need nothing.
+    pub scratch: Span<u8>,
 }
 
 impl Workspace {
     /// Lays the spans out from `base` on; returns them and the bytes they take.
-    pub fn carve(base: u64, sizes: &Sizes, tokens: usize) -> (Self, u64) {
+    pub fn carve(base: u64, sizes: &Sizes, tokens: usize, scratch_bytes: usize) -> (Self, u64) {
         let slots = tokens * sizes.top_k;
         let mut carver = Carver::new(base);
+        let scratch = carver.take(scratch_bytes);
         let ids = carver.take(tokens);
         let normed = carver.take(tokens * sizes.hidden_size);
         let branch = carver.take(tokens * sizes.hidden_size);
@@ -102,13 +105,9 @@ impl Workspace {
             act,
             shared_out,
             shared_gate,
+            scratch,
         };
         (workspace, carver.bytes())
-    }
-
-    /// Bytes for a chunk of `tokens`.
-    pub fn bytes(sizes: &Sizes, tokens: usize) -> u64 {
-        Self::carve(0, sizes, tokens).1
     }
 
     /// Rows `0 .. tokens` of a `[T, width]` span.

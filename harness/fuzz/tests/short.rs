@@ -9,7 +9,7 @@ use assay_fuzz::targets::{TARGETS, Target};
 static ALLOCATOR: Counting = Counting;
 
 /// Inputs of each parser, apart from the kept ones.
-const STEPS: usize = 3000;
+const STEPS: usize = 2000;
 /// Decides them.
 const SEED: u64 = 7;
 

@@ -2,8 +2,8 @@
 
 use crate::checkpoint_check::{PromptRow, REFERENCE_FILE, read_reference};
 use crate::config::{
-    Benchmark, ByteSize, Config, Context, Device, KvFormat, Link, LoadedConfig, Memory, Policy, Precision, Residency,
-    Sampling, SamplingKind, WeightFormat,
+    Benchmark, ByteSize, Config, Context, Device, KvFormat, Link, LoadedConfig, Memory, Policy, Precision,
+    PrefillArithmetic, Residency, Sampling, SamplingKind, WeightFormat,
 };
 use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
@@ -94,6 +94,7 @@ fn exact(model: PathBuf, context_tokens: usize) -> Config {
             dense: WeightFormat::Bf16,
             head: WeightFormat::Bf16,
             kv: KvFormat::F32,
+            prefill: PrefillArithmetic::Exact,
         },
         memory: Memory { vram: ByteSize(0), margin: ByteSize(0) },
         context: Context { tokens: context_tokens, max_chunk: chunk, min_chunk: chunk },
@@ -104,7 +105,7 @@ fn exact(model: PathBuf, context_tokens: usize) -> Config {
             max_resident_share: 1.0,
         },
         benchmark: Benchmark { max_prompt_tokens: context_tokens },
-        link: Link { bandwidth_gb_s: 1.0, latency_us: 0.0 },
+        link: Some(Link { bandwidth_gb_s: 1.0, latency_us: 0.0 }),
         sampling: Sampling { kind: SamplingKind::Greedy },
     }
 }

@@ -4,6 +4,7 @@ mod benchmark;
 mod cache;
 mod checkpoint_check;
 mod completions;
+mod doctor;
 mod export;
 mod heatmap;
 mod identity;
@@ -11,6 +12,7 @@ mod ledger;
 mod perplexity;
 mod reference_test;
 mod report;
+mod roofline;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -41,6 +43,10 @@ pub enum Command {
     Identity(identity::IdentityCommand),
     /// Make the published figures out of the tracked ledger
     Report(report::Report),
+    /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
+    Roofline(roofline::RooflineCommand),
+    /// What this machine can run, what is missing, and how to get it
+    Doctor(doctor::Doctor),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
@@ -63,6 +69,8 @@ impl Command {
             Command::Export(command) => command.run(format),
             Command::Identity(command) => command.run(format),
             Command::Report(command) => command.run(format),
+            Command::Roofline(command) => command.run(format),
+            Command::Doctor(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }
     }

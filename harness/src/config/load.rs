@@ -1,6 +1,6 @@
 //! Finds, reads and checks a config file.
 
-use super::{Config, WeightFormat};
+use super::{Config, Device, Link, PrefillArithmetic, WeightFormat};
 use crate::repository::Repository;
 use assay_engine::file::{self, FileError};
 use assay_ledgers::Sha256;
@@ -146,12 +146,21 @@ fn words(range: &RangeInclusive<f64>) -> String {
 
 /// The first thing that is wrong with a config, as a sentence.
 fn problem(config: &Config) -> Option<String> {
-    let Config { precision, memory, context, residency, benchmark, link, .. } = config;
+    let Config { precision, memory, context, residency, benchmark, device, .. } = config;
+    let link = config.link.clone().unwrap_or(Link { bandwidth_gb_s: 1.0, latency_us: 0.0 });
     let int4 = precision.experts == WeightFormat::Int4;
     let checks = [
         (
             precision.expert_quantization.is_some() != int4,
             "precision.expert_quantization is for int4 experts, and they need it: \"amax\" or \"search\"".to_owned(),
+        ),
+        (
+            precision.prefill == PrefillArithmetic::Tensor && *device == Device::Host,
+            "precision.prefill is \"tensor\", expected \"exact\" on the host device".to_owned(),
+        ),
+        (
+            config.link.is_some() != (*device == Device::Host),
+            "[link] models the host device's link: the host device needs it, on cuda the link is real".to_owned(),
         ),
         (
             memory.margin >= memory.vram,

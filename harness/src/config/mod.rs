@@ -37,18 +37,38 @@ pub struct Config {
     pub residency: Residency,
     /// Limits of benchmarks.
     pub benchmark: Benchmark,
-    /// The modelled link between host and device memory.
-    pub link: Link,
+    /// The modelled link between host and device memory; for the host device, and only for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
     /// How a token is chosen.
     pub sampling: Sampling,
 }
 
 /// Where it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Device {
-    /// The CPU, with an arena as device memory and a modelled link.
+    /// The CPU, with an arena as device memory and a modelled link
     Host,
+    /// The first NVIDIA GPU that the driver shows
+    Cuda,
+}
+
+/// In what order and precision prefill computes. Decode always has the exact arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum PrefillArithmetic {
+    /// The arithmetic contract's: the same bits on every device
+    #[default]
+    Exact,
+    /// Tensor cores: activations rounded to BF16, sums in f32; for the cuda device
+    Tensor,
+}
+
+impl PrefillArithmetic {
+    fn is_exact(&self) -> bool {
+        *self == Self::Exact
+    }
 }
 
 /// Formats of weights and KV.
@@ -68,6 +88,9 @@ pub struct Precision {
     pub head: WeightFormat,
     /// Keys and values.
     pub kv: KvFormat,
+    /// Arithmetic of prefill.
+    #[serde(default, skip_serializing_if = "PrefillArithmetic::is_exact")]
+    pub prefill: PrefillArithmetic,
 }
 
 /// Formats of weights.

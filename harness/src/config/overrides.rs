@@ -1,6 +1,8 @@
 //! Flags that replace fields of a config for one run.
 
-use super::{ByteSize, ConfigError, KvFormat, LoadedConfig, Policy, Quantization, WeightFormat};
+use super::{
+    ByteSize, ConfigError, Device, KvFormat, LoadedConfig, Policy, PrefillArithmetic, Quantization, WeightFormat,
+};
 use crate::repository::Repository;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -21,6 +23,12 @@ pub struct ConfigArgs {
 /// The flags alone.
 #[derive(Debug, Clone, Default, Args)]
 struct ConfigFlags {
+    /// Where it runs
+    #[arg(long, value_enum, value_name = "DEVICE")]
+    device: Option<Device>,
+    /// Arithmetic of prefill
+    #[arg(long, value_enum, value_name = "ARITHMETIC")]
+    prefill: Option<PrefillArithmetic>,
     /// Device memory budget, as 20MiB or a number of bytes
     #[arg(long, value_name = "SIZE")]
     vram: Option<ByteSize>,
@@ -73,6 +81,12 @@ impl ConfigArgs {
 impl ConfigFlags {
     fn apply(&self, loaded: &mut LoadedConfig) {
         let config = &mut loaded.config;
+        replace(&mut config.device, self.device);
+        // A modelled link means nothing where the flag has brought a real one.
+        if self.device == Some(Device::Cuda) {
+            config.link = None;
+        }
+        replace(&mut config.precision.prefill, self.prefill);
         replace(&mut config.memory.vram, self.vram);
         replace(&mut config.memory.margin, self.margin);
         replace(&mut config.precision.experts, self.experts);

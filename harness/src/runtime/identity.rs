@@ -2,15 +2,15 @@
 
 use super::start::Opened;
 use super::{machine, source};
-use crate::config::{KvFormat, LoadedConfig, Quantization, WeightFormat};
+use crate::config::{Config, Device, KvFormat, LoadedConfig, PrefillArithmetic, Quantization, WeightFormat};
 use crate::corpus::Corpus;
 use crate::repository::Repository;
 use crate::suite::SpeedSuite;
 use anyhow::Context;
 use assay_engine::residency::Heatmap;
 use assay_ledgers::{
-    CheckpointIdentity, DeviceIdentity, DeviceKind, ExpertQuantization, Identity, LinkIdentity, MemoryIdentity,
-    NumberFormat, PrecisionIdentity, PromptsIdentity, Sampling, Sha256, SuiteIdentity,
+    ArithmeticIdentity, CheckpointIdentity, DeviceIdentity, DeviceKind, ExpertQuantization, Identity, LinkIdentity,
+    MemoryIdentity, NumberFormat, PrecisionIdentity, PromptsIdentity, Sampling, Sha256, SuiteIdentity,
 };
 use std::collections::BTreeMap;
 
@@ -76,18 +76,7 @@ impl Opened {
             binary: binary()?,
             precision: precision(&self.loaded),
             heatmap: heatmap.map(|heatmap| sha256(&heatmap.sha256)).transpose()?,
-            device: DeviceIdentity {
-                kind: DeviceKind::Host,
-                name: machine::cpu_name(),
-                driver: None,
-                cuda: None,
-                cpu_features: assay_kernels::simd::Level::current().name().to_owned(),
-                threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
-                link: Some(LinkIdentity {
-                    bandwidth_bytes_per_s: config.link.bandwidth_gb_s * 1e9,
-                    latency_s: config.link.latency_us / 1e6,
-                }),
-            },
+            device: device(config)?,
             memory: MemoryIdentity { vram_bytes: config.memory.vram.0, margin_bytes: config.memory.margin.0 },
             context: config.context.tokens as u64,
             prefill_chunk: config.context.max_chunk as u64,
@@ -116,6 +105,30 @@ impl Opened {
         let config = config.context("the checkpoint has no config.json")?;
         Ok((CheckpointIdentity { name: self.model_name(), shards, config }, tokenizer))
     }
+}
+
+/// The processor, and the GPU where it is the device.
+fn device(config: &Config) -> anyhow::Result<DeviceIdentity> {
+    let gpu = match config.device {
+        Device::Host => None,
+        Device::Cuda => Some(assay_engine::device::cuda::describe(0)?),
+    };
+    let (kind, name) = match &gpu {
+        None => (DeviceKind::Host, machine::cpu_name()),
+        Some(gpu) => (DeviceKind::Cuda, gpu.name.clone()),
+    };
+    Ok(DeviceIdentity {
+        kind,
+        name,
+        driver: gpu.as_ref().map(|gpu| gpu.driver.clone()),
+        cuda: gpu.map(|gpu| gpu.cuda),
+        cpu_features: assay_kernels::simd::Level::current().name().to_owned(),
+        threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
+        link: config.link.as_ref().map(|link| LinkIdentity {
+            bandwidth_bytes_per_s: link.bandwidth_gb_s * 1e9,
+            latency_s: link.latency_us / 1e6,
+        }),
+    })
 }
 
 /// Hash of the running executable.
@@ -160,6 +173,10 @@ fn precision(loaded: &LoadedConfig) -> PrecisionIdentity {
         kv: match precision.kv {
             KvFormat::F32 => NumberFormat::F32,
             KvFormat::Bf16 => NumberFormat::Bf16,
+        },
+        prefill: match precision.prefill {
+            PrefillArithmetic::Exact => ArithmeticIdentity::Exact,
+            PrefillArithmetic::Tensor => ArithmeticIdentity::Tensor,
         },
     }
 }

@@ -1,13 +1,18 @@
 //! The steps from a config to a loaded engine.
 
-use crate::config::{ByteSize, Config, KvFormat, LoadedConfig, Policy, Quantization, WeightFormat};
+use crate::config::{
+    ByteSize, Config, Device as DeviceChoice, KvFormat, LoadedConfig, Policy, PrefillArithmetic, Quantization,
+    WeightFormat,
+};
 use crate::interrupt;
 use crate::progress::Progress;
 use crate::repository::Repository;
 use anyhow::Context;
 use assay_engine::bank::HostBank;
 use assay_engine::checkpoint::tokenizer::Tokenizer;
+use assay_engine::device::cuda::CudaDevice;
 use assay_engine::device::host::{HostDevice, HostOptions, LinkModel};
+use assay_engine::device::{Arithmetic, Device, DeviceError, DeviceKind};
 use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build, default_path};
 use assay_engine::memory::MemoryPlan;
 use assay_engine::residency::{Heatmap, HeatmapIdentity, PolicyKind};
@@ -34,7 +39,7 @@ pub struct Runtime {
     /// The heatmap that seeds residency.
     pub heatmap: Option<Heatmap>,
     /// The engine.
-    pub engine: Engine<HostDevice>,
+    pub engine: Engine<Box<dyn Device>>,
 }
 
 impl Opened {
@@ -139,8 +144,7 @@ impl Runtime {
         let bank = opened.bank(repository)?;
         interrupt::check()?;
         let config = &opened.loaded.config;
-        let link = LinkModel { bytes_per_s: config.link.bandwidth_gb_s * 1e9, latency_s: config.link.latency_us / 1e6 };
-        let device = HostDevice::new(config.memory.vram.0, HostOptions { link, ..HostOptions::default() })
+        let device = open_device(config)
             .with_context(|| format!("{}: memory.vram is {}", opened.context(), config.memory.vram))?;
         let progress = Progress::start("loading weights and calibrating", 1, "step");
         let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());
@@ -167,6 +171,21 @@ impl Runtime {
 /// When it cannot be read or is no checkpoint that the engine knows.
 pub(crate) fn open_folder(dir: &Path) -> anyhow::Result<ModelFolder> {
     ModelFolder::open(dir, &|_| {}).with_context(|| format!("opening the checkpoint {}", dir.display()))
+}
+
+/// The config's device, with its budget.
+fn open_device(config: &Config) -> Result<Box<dyn Device>, DeviceError> {
+    let budget = config.memory.vram.0;
+    let link = config
+        .link
+        .as_ref()
+        .map(|link| LinkModel { bytes_per_s: link.bandwidth_gb_s * 1e9, latency_s: link.latency_us / 1e6 });
+    Ok(match config.device {
+        DeviceChoice::Host => {
+            Box::new(HostDevice::new(budget, HostOptions { link: link.unwrap_or_default(), ..HostOptions::default() })?)
+        }
+        DeviceChoice::Cuda => Box::new(CudaDevice::new(0, budget)?),
+    })
 }
 
 /// Builds an expert cache with progress, unless a matching one is there.
@@ -216,6 +235,14 @@ pub fn engine_options(config: &Config) -> EngineOptions {
         },
     };
     EngineOptions {
+        device: match config.device {
+            DeviceChoice::Host => DeviceKind::Host,
+            DeviceChoice::Cuda => DeviceKind::Cuda,
+        },
+        prefill: match config.precision.prefill {
+            PrefillArithmetic::Exact => Arithmetic::Exact,
+            PrefillArithmetic::Tensor => Arithmetic::Tensor,
+        },
         max_chunk: config.context.max_chunk,
         min_chunk: config.context.min_chunk,
         margin_bytes: config.memory.margin.0,

@@ -3,7 +3,7 @@
 use super::run::{Measured, Sample};
 use crate::statistics::median;
 use assay_engine::Engine;
-use assay_engine::device::Device;
+use assay_engine::device::{Device, DeviceKind};
 use assay_engine::engine::LowWater;
 use assay_ledgers::{Hcs, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow};
 use std::collections::BTreeMap;
@@ -26,7 +26,10 @@ pub struct Summary {
 /// When a row has no sample or a sample is not a number.
 pub fn summarise<D: Device>(measured: &[Measured], engine: &Engine<D>, timed: usize) -> anyhow::Result<Summary> {
     let total = engine.residents().total as u64;
-    let rows = measured.iter().map(|row| speed_row(row, total)).collect::<anyhow::Result<Vec<SpeedRow>>>()?;
+    let rows = measured
+        .iter()
+        .map(|row| speed_row(row, total, engine.options().device))
+        .collect::<anyhow::Result<Vec<SpeedRow>>>()?;
     let decode: Vec<&Sample> =
         measured.iter().filter(|row| row.measure == Measure::Decode).flat_map(|row| &row.samples).collect();
     let all: Vec<&Sample> = measured.iter().flat_map(|row| &row.samples).collect();
@@ -34,11 +37,11 @@ pub fn summarise<D: Device>(measured: &[Measured], engine: &Engine<D>, timed: us
     let margin = engine.options().margin_bytes;
     let verdicts = vec![exact_counts(measured, timed), margin_kept(&low_water, margin)];
     let hcs = (total > 0).then(|| residency(&decode, total));
-    let modelled_link_s = Some(all.iter().map(|sample| sample.modelled_link_s).sum());
+    let modelled_link_s = modelled(&all, engine.options().device);
     Ok(Summary { body: SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s }, verdicts })
 }
 
-fn speed_row(row: &Measured, total: u64) -> anyhow::Result<SpeedRow> {
+fn speed_row(row: &Measured, total: u64, device: DeviceKind) -> anyhow::Result<SpeedRow> {
     let rates: Vec<f64> = row.samples.iter().map(|sample| row.tokens as f64 / sample.seconds).collect();
     let estimate = median(&rates)?;
     let samples: Vec<&Sample> = row.samples.iter().collect();
@@ -51,8 +54,13 @@ fn speed_row(row: &Measured, total: u64) -> anyhow::Result<SpeedRow> {
         best: rates.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         samples: rates,
         hcs: (total > 0).then(|| residency(&samples, total)),
-        modelled_link_s: Some(samples.iter().map(|sample| sample.modelled_link_s).sum()),
+        modelled_link_s: modelled(&samples, device),
     })
+}
+
+/// Seconds on the modelled link; the host device alone has one.
+fn modelled(samples: &[&Sample], device: DeviceKind) -> Option<f64> {
+    (device == DeviceKind::Host).then(|| samples.iter().map(|sample| sample.modelled_link_s).sum())
 }
 
 fn residency(samples: &[&Sample], total: u64) -> Hcs {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use assay_engine::bank::HostBank;
 use assay_engine::device::host::HostDevice;
-use assay_engine::device::{Buffer, Device, DeviceError, Event, Kernel, LinkCounters, Span, Stream};
+use assay_engine::device::{
+    Buffer, Device, DeviceError, DeviceKind, Event, Kernel, Launch, LinkCounters, Span, Stream,
+};
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +37,7 @@ impl Faulty {
                 *first_position += 1;
                 Ok(vec![kernel])
             }
-            (Fault::StaleRow { position }, &mut Kernel::KvAppend { k, v, cache, first_position }) => {
+            (Fault::StaleRow { position }, &mut Kernel::KvAppend { k, v, cache, first_position, position_at }) => {
                 let row = cache.layout.kv_heads * cache.layout.head_dim;
                 let tokens = k.len() / row;
                 let mut launches = Vec::new();
@@ -45,7 +47,13 @@ impl Faulty {
                     if start < end {
                         let part = |span: Span<f32>| span.part(start * row, (end - start) * row);
                         let first_position = first_position + start;
-                        launches.push(Kernel::KvAppend { k: part(k)?, v: part(v)?, cache, first_position });
+                        launches.push(Kernel::KvAppend {
+                            k: part(k)?,
+                            v: part(v)?,
+                            cache,
+                            first_position,
+                            position_at,
+                        });
                     }
                 }
                 Ok(launches)
@@ -56,11 +64,11 @@ impl Faulty {
 }
 
 impl Device for Faulty {
-    fn launch(&mut self, kernel: Kernel) -> Result<(), DeviceError> {
-        self.planted(kernel)?.into_iter().try_for_each(|kernel| self.inner.launch(kernel))
+    fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
+        self.planted(kernel)?.into_iter().try_for_each(|kernel| self.inner.launch(kernel, how))
     }
 
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> DeviceKind {
         self.inner.kind()
     }
     fn budget(&self) -> u64 {
@@ -77,6 +85,9 @@ impl Device for Faulty {
     }
     fn free(&mut self, buffer: Buffer) {
         self.inner.free(buffer);
+    }
+    fn adopt_bank(&mut self, bank: &Arc<HostBank>) -> Result<(), DeviceError> {
+        self.inner.adopt_bank(bank)
     }
     fn copy_from_bank(&mut self, bank: &Arc<HostBank>, source: Range<usize>, to: Span<u8>) -> Result<(), DeviceError> {
         self.inner.copy_from_bank(bank, source, to)

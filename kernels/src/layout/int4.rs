@@ -1,15 +1,18 @@
-//! INT4 tiles: nibbles `[row tile][group][run: 4][16 rows][16 bytes]`, then scales `[row tile][group][16 rows]`.
+//! INT4 tiles: nibbles `[row tile][group][16 rows][run: 4][16 bytes]`, then scales `[row tile][group][16 rows]`.
 
 use half::bf16;
 
 use super::bf16::tile_rows;
 use super::{
     GROUP_COLS, INT4_GROUP_BYTES, INT4_GROUP_SCALE_BYTES, INT4_MAX, INT4_ZERO_NIBBLE, LayoutError, MatrixFormat,
-    RUN_COLS, TILE_ROWS, check_length, checked_bytes, col_groups, row_tiles,
+    RUN_COLS, TILE_ROWS, check_length, checked_bytes, col_groups, int4_place, int4_shift, row_tiles,
 };
 
 /// Bytes of one row's nibbles in one run.
 const RUN_BYTES: usize = RUN_COLS / 2;
+
+/// Bytes of one row's nibbles in one group.
+const ROW_BYTES: usize = GROUP_COLS / 2;
 
 /// Splits a packed matrix into its nibbles and its scales (BF16, little-endian).
 ///
@@ -76,13 +79,13 @@ pub fn pack_int4_tile(
             let at = group * INT4_GROUP_SCALE_BYTES + row * 2;
             scale_bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
         }
-        for (run, q) in q.chunks(RUN_COLS).enumerate() {
-            let at = (run * TILE_ROWS + row) * RUN_BYTES;
-            for (pair, byte) in q.chunks(2).zip(&mut nibbles[at..at + RUN_BYTES]) {
-                *byte = nibble(pair[0]) | pair.get(1).map_or(INT4_ZERO_NIBBLE, |&q| nibble(q)) << 4;
+        for (group, q) in q.chunks(GROUP_COLS).enumerate() {
+            let at = (group * TILE_ROWS + row) * ROW_BYTES;
+            for (q, run) in q.chunks(RUN_COLS).zip(nibbles[at..at + ROW_BYTES].chunks_exact_mut(RUN_BYTES)) {
+                pack_run(q, run);
             }
             if let Some(place) = q.iter().position(|q| !(-INT4_MAX..=INT4_MAX).contains(q)) {
-                return Err(LayoutError::Quantised { row, col: run * RUN_COLS + place, found: q[place] });
+                return Err(LayoutError::Quantised { row, col: group * GROUP_COLS + place, found: q[place] });
             }
         }
     }
@@ -138,15 +141,26 @@ pub fn validate_int4(bytes: &[u8], rows: usize, cols: usize) -> Result<(), Layou
     Ok(())
 }
 
+/// Up to 32 columns of a row; what they do not fill is `q = 0`.
+fn pack_run(q: &[i8], run: &mut [u8]) {
+    for (q, word) in q.chunks(8).zip(run.chunks_exact_mut(4)) {
+        let mut columns = [0; 8];
+        columns[..q.len()].copy_from_slice(q);
+        let nibbles = columns.iter().enumerate().map(|(col, &q)| u32::from(nibble(q)) << int4_shift(col));
+        word.copy_from_slice(&nibbles.sum::<u32>().to_le_bytes());
+    }
+}
+
 fn nibble(q: i8) -> u8 {
     q.wrapping_add(INT4_ZERO_NIBBLE as i8) as u8 & 15
 }
 
 /// The nibble of one weight, padding included.
 fn stored(nibbles: &[u8], groups: usize, row: usize, col: usize) -> u8 {
-    let run = row / TILE_ROWS * groups * (GROUP_COLS / RUN_COLS) + col / RUN_COLS;
-    let byte = nibbles[(run * TILE_ROWS + row % TILE_ROWS) * RUN_BYTES + col % RUN_COLS / 2];
-    if col.is_multiple_of(2) { byte & 15 } else { byte >> 4 }
+    let group = row / TILE_ROWS * groups + col / GROUP_COLS;
+    let (byte, shift) = int4_place(col);
+    let at = (group * TILE_ROWS + row % TILE_ROWS) * ROW_BYTES + col % GROUP_COLS / RUN_COLS * RUN_BYTES + byte;
+    nibbles[at] >> shift & 15
 }
 
 fn scale(scales: &[u8], groups: usize, row: usize, group: usize) -> bf16 {

@@ -40,10 +40,11 @@ fn an_int4_weight_is_where_the_documentation_says() {
     let groups = 3;
     let plane = 3 * groups * INT4_GROUP_BYTES;
     for (row, col) in [(0, 0), (1, 1), (15, 31), (16, 32), (34, 299), (20, 128), (33, 127), (7, 256)] {
-        let (tile, group, run, pair) = (row / 16, col / 128, col % 128 / 32, col % 32 / 2);
-        let byte = bytes[(((tile * groups + group) * 4 + run) * 16 + row % 16) * 16 + pair];
-        let nibble = if col % 2 == 0 { byte & 15 } else { byte >> 4 };
-        assert_eq!(nibble as i8 - 8, q[row * cols + col], "row {row}, column {col}");
+        let (tile, group, run, word) = (row / 16, col / 128, col % 128 / 32, col % 32 / 8);
+        let at = (((tile * groups + group) * 16 + row % 16) * 4 + run) * 16 + 4 * word;
+        let word = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let place = [0, 2, 4, 6, 1, 3, 5, 7].iter().position(|&held| held == col % 8).unwrap();
+        assert_eq!((word >> (4 * place) & 15) as i8 - 8, q[row * cols + col], "row {row}, column {col}");
         let at = plane + ((tile * groups + group) * 16 + row % 16) * 2;
         assert_eq!(bf16::from_le_bytes([bytes[at], bytes[at + 1]]), scales[row * groups + group]);
     }
@@ -90,12 +91,13 @@ fn validation_names_the_place() {
         assert_eq!(found, expected);
         assert_eq!(found.to_string(), expected.to_string());
     };
-    check(16, 0x80, LayoutError::Quantised { row: 1, col: 0, found: -8 });
-    check(16, 0x08, LayoutError::Quantised { row: 1, col: 1, found: -8 });
-    // Column 130 is padding: byte 1 of row 0, run 0, group 1.
-    check(1024 + 1, 0x89, LayoutError::Padding { row: 0, col: 130, found: 1.0 });
-    // Row 18 is padding: row 2 of tile 1.
-    check(2048 + 2 * 16, 0x78, LayoutError::Padding { row: 18, col: 1, found: -1.0 });
+    check(64, 0x80, LayoutError::Quantised { row: 1, col: 0, found: -8 });
+    check(64, 0x08, LayoutError::Quantised { row: 1, col: 2, found: -8 });
+    check(64 + 16 + 3, 0x08, LayoutError::Quantised { row: 1, col: 39, found: -8 });
+    // Column 130 is padding: the high nibble of byte 0 of row 0, run 0, group 1.
+    check(1024, 0x98, LayoutError::Padding { row: 0, col: 130, found: 1.0 });
+    // Row 18 is padding: row 2 of tile 1, two groups in.
+    check(2048 + 2 * 64 + 2, 0x87, LayoutError::Padding { row: 18, col: 1, found: -1.0 });
     check(plane + 2 * 32 + 5, 0x3f, LayoutError::Padding { row: 18, col: 0, found: 0.5 });
     check(plane + 1, 0xbf, LayoutError::Scale { row: 0, group: 0, found: scale_of(good[plane], 0xbf) });
     let mut bad = good.clone();

@@ -1,6 +1,6 @@
 use super::parallel::for_each_rows;
-use crate::contract::{GROUP, RUN};
-use crate::layout::{INT4_ZERO_NIBBLE, MatrixFormat, TILE_ROWS};
+use crate::contract::GROUP;
+use crate::layout::{INT4_ZERO_NIBBLE, MatrixFormat, TILE_ROWS, int4_shift};
 use crate::matrix::read_bf16;
 use crate::{KernelError, Matrix, check};
 
@@ -31,18 +31,17 @@ fn bf16_row(table: &Matrix<'_>, id: usize, out: &mut [f32]) {
     }
 }
 
-/// Sixteen bytes of every run of a tile.
+/// One row of every group of a tile.
 fn int4_row(table: &Matrix<'_>, id: usize, out: &mut [f32]) {
     let (tile, lane) = (id / TILE_ROWS, id % TILE_ROWS);
     for (group, out) in out.chunks_mut(GROUP).enumerate() {
         let scale = read_bf16(table.int4_scales(tile, group), lane);
-        let value = |nibble: u8| (f32::from(nibble) - f32::from(INT4_ZERO_NIBBLE)) * scale;
-        for (run, out) in table.int4_group(tile, group).iter().zip(out.chunks_mut(RUN)) {
-            for (pair, &byte) in out.chunks_mut(2).zip(&run[lane * RUN / 2..]) {
-                pair[0] = value(byte & 15);
-                if let Some(second) = pair.get_mut(1) {
-                    *second = value(byte >> 4);
-                }
+        let (words, _) = table.int4_group(tile, group)[lane].as_chunks();
+        for (&word, out) in words.iter().zip(out.chunks_mut(8)) {
+            let word = u32::from_le_bytes(word);
+            for (col, value) in out.iter_mut().enumerate() {
+                let nibble = (word >> int4_shift(col) & 15) as u8;
+                *value = (f32::from(nibble) - f32::from(INT4_ZERO_NIBBLE)) * scale;
             }
         }
     }

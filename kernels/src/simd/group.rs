@@ -5,7 +5,7 @@
 
 use super::lanes::{Block, LANES, Lanes, Task};
 use crate::contract::{GROUP, RUN, RUNS};
-use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES};
+use crate::matrix::{BF16_COL_BYTES, Int4Group};
 use std::ops::Range;
 
 /// Where a group's weights come from: `R` vectors of sixteen outputs for each element `k`.
@@ -269,35 +269,25 @@ fn combine_runs<L: Lanes, const R: usize, const T: usize>(lanes: L, runs: &[[[L:
 
 /// Sums of one full INT4 group, the nibbles decoded in registers: what decode spends its time in.
 #[inline(always)]
-pub(super) fn int4_sums<L: Lanes, const T: usize>(
-    lanes: L,
-    group: &[[u8; INT4_RUN_BYTES]],
-    xs: [&[f32; GROUP]; T],
-) -> [L::F; T] {
-    let zero = lanes.splat(0.0);
-    let mut runs = [[[zero; T]; 1]; RUNS];
-    for (run, sums) in runs.iter_mut().enumerate() {
-        let [q0, q1, q2, q3] = lanes.int4_run(&group[run]);
-        let mut acc = [zero; T];
-        int4_eight(lanes, q0, xs, run * RUN, &mut acc);
-        int4_eight(lanes, q1, xs, run * RUN + 8, &mut acc);
-        int4_eight(lanes, q2, xs, run * RUN + 16, &mut acc);
-        int4_eight(lanes, q3, xs, run * RUN + 24, &mut acc);
-        *sums = [acc];
+pub(super) fn int4_sums<L: Lanes, const T: usize>(lanes: L, group: &Int4Group, xs: [&[f32; GROUP]; T]) -> [L::F; T] {
+    let mut runs = [[[lanes.splat(0.0); T]; 1]; RUNS];
+    // Two runs side by side: one chain after the other would wait for its own additions.
+    for (pair, sums) in runs.chunks_exact_mut(2).enumerate() {
+        let first = 2 * pair;
+        let (a, b) = (lanes.int4_run(group, first), lanes.int4_run(group, first + 1));
+        for word in 0..4 {
+            let (a, b) = (lanes.int4_columns(a[word]), lanes.int4_columns(b[word]));
+            for col in 0..8 {
+                let k = first * RUN + word * 8 + col;
+                for t in 0..T {
+                    sums[0][0][t] = lanes.fma(a[col], lanes.splat(xs[t][k]), sums[0][0][t]);
+                    sums[1][0][t] = lanes.fma(b[col], lanes.splat(xs[t][k + RUN]), sums[1][0][t]);
+                }
+            }
+        }
     }
     let [sums] = combine_runs(lanes, &runs);
     sums
-}
-
-/// Eight steps of the chains of one run, from element `k`.
-#[inline(always)]
-fn int4_eight<L: Lanes, const T: usize>(lanes: L, q: L::Q, xs: [&[f32; GROUP]; T], k: usize, acc: &mut [L::F; T]) {
-    let columns = lanes.int4_columns(q);
-    for (i, &w) in columns.iter().enumerate() {
-        for t in 0..T {
-            acc[t] = lanes.fma(w, lanes.splat(xs[t][k + i]), acc[t]);
-        }
-    }
 }
 
 /// Converts the columns of a BF16 tile to f32, as many as the shorter of the two has.
@@ -319,7 +309,7 @@ impl Task for FillBf16<'_> {
 
 /// Converts a group of an INT4 tile to f32, unscaled.
 pub(super) struct FillInt4<'a> {
-    pub(super) group: &'a [[u8; INT4_RUN_BYTES]],
+    pub(super) group: &'a Int4Group,
     pub(super) panel: &'a mut [Block; GROUP],
 }
 
@@ -328,8 +318,8 @@ impl Task for FillInt4<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        for (run, blocks) in self.group.iter().zip(self.panel.chunks_exact_mut(RUN)) {
-            for (q, blocks) in lanes.int4_run(run).into_iter().zip(blocks.chunks_exact_mut(8)) {
+        for (run, blocks) in self.panel.chunks_exact_mut(RUN).enumerate() {
+            for (q, blocks) in lanes.int4_run(self.group, run).into_iter().zip(blocks.chunks_exact_mut(8)) {
                 for (column, block) in lanes.int4_columns(q).into_iter().zip(blocks) {
                     lanes.store(column, &mut block.0);
                 }

@@ -115,6 +115,26 @@ pub struct PrecisionIdentity {
     pub head: NumberFormat,
     /// KV cache.
     pub kv: NumberFormat,
+    /// Arithmetic of prefill; decode is always exact.
+    #[serde(default, skip_serializing_if = "ArithmeticIdentity::is_exact")]
+    pub prefill: ArithmeticIdentity,
+}
+
+/// The order and precision of sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArithmeticIdentity {
+    /// The arithmetic contract's.
+    #[default]
+    Exact,
+    /// Tensor cores.
+    Tensor,
+}
+
+impl ArithmeticIdentity {
+    fn is_exact(&self) -> bool {
+        *self == Self::Exact
+    }
 }
 
 /// Kind of device.

@@ -25,6 +25,7 @@ pub fn identity() -> Identity {
             dense: NumberFormat::Bf16,
             head: NumberFormat::Bf16,
             kv: NumberFormat::Bf16,
+            prefill: ArithmeticIdentity::Exact,
         },
         heatmap: Some(Sha256::of(b"heatmap")),
         device: DeviceIdentity {

@@ -1,12 +1,12 @@
-//! The host device's memory: a mapping of the budget's size, a first-fit allocator, and checked views for kernels.
+//! The host device's memory: a mapping of the budget's size, and checked views for kernels.
 
-use std::collections::BTreeMap;
 use std::mem::{align_of, size_of};
 
 use bytemuck::Pod;
 use memmap2::MmapMut;
 
-use super::super::{Buffer, DeviceError, Span, align_up};
+use super::super::ranges::Ranges;
+use super::super::{Buffer, DeviceError, Span};
 
 /// What freed memory is filled with: NaN as f32 and as bf16, an impossible index as u32.
 const POISON: u8 = 0xFF;
@@ -15,13 +15,7 @@ const POISON: u8 = 0xFF;
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: MmapMut,
-    budget: u64,
-    /// start → length of free ranges, coalesced.
-    free: BTreeMap<u64, u64>,
-    /// start → length of live allocations, padding included.
-    live: BTreeMap<u64, u64>,
-    free_bytes: u64,
-    low_water: u64,
+    ranges: Ranges,
     poison_fresh: bool,
 }
 
@@ -30,61 +24,32 @@ impl Arena {
         let refused = |reason: String| DeviceError::Arena { bytes: budget, reason };
         let bytes = usize::try_from(budget).map_err(|error| refused(error.to_string()))?;
         let memory = MmapMut::map_anon(bytes.max(1)).map_err(|error| refused(error.to_string()))?;
-        let mut free = BTreeMap::new();
-        if budget > 0 {
-            free.insert(0, budget);
-        }
-        Ok(Self { memory, budget, free, live: BTreeMap::new(), free_bytes: budget, low_water: budget, poison_fresh })
+        Ok(Self { memory, ranges: Ranges::new(0, budget), poison_fresh })
     }
 
     pub(super) fn budget(&self) -> u64 {
-        self.budget
+        self.ranges.budget()
     }
     pub(super) fn free_bytes(&self) -> u64 {
-        self.free_bytes
+        self.ranges.free_bytes()
     }
     pub(super) fn take_low_water(&mut self) -> u64 {
-        std::mem::replace(&mut self.low_water, self.free_bytes)
+        self.ranges.take_low_water()
     }
 
-    /// First fit, so that the same requests always lie at the same addresses.
     pub(super) fn allocate(&mut self, bytes: u64, label: &'static str) -> Result<Buffer, DeviceError> {
-        let largest_free = self.free.values().copied().max().unwrap_or(0);
-        let refused = DeviceError::OutOfMemory { label, requested: bytes, largest_free, budget: self.budget };
-        let Some(padded) = align_up(bytes.max(1)) else { return Err(refused) };
-        let Some((&start, &length)) = self.free.iter().find(|&(_, &length)| length >= padded) else {
-            return Err(refused);
-        };
-        self.free.remove(&start);
-        if length > padded {
-            self.free.insert(start + padded, length - padded);
-        }
-        self.live.insert(start, padded);
-        self.free_bytes -= padded;
-        self.low_water = self.low_water.min(self.free_bytes);
+        let buffer = self.ranges.allocate(bytes, label)?;
         if self.poison_fresh {
-            self.poison(start, padded);
+            self.poison(buffer.address(), self.ranges.padded(&buffer));
         }
-        Ok(Buffer::new(start, bytes))
+        Ok(buffer)
     }
 
-    /// Poisons and returns an allocation; neighbouring free ranges become one.
+    /// Poisons and returns an allocation.
     pub(super) fn free(&mut self, buffer: &Buffer) {
-        let start = buffer.address();
-        let Some(padded) = self.live.remove(&start) else { return };
-        self.poison(start, padded);
-        self.free_bytes += padded;
-        let mut range = (start, padded);
-        if let Some((&before, &length)) = self.free.range(..start).next_back()
-            && before + length == start
-        {
-            self.free.remove(&before);
-            range = (before, length + range.1);
+        if let Some(padded) = self.ranges.free(buffer) {
+            self.poison(buffer.address(), padded);
         }
-        if let Some(after) = self.free.remove(&(start + padded)) {
-            range.1 += after;
-        }
-        self.free.insert(range.0, range.1);
     }
 
     fn poison(&mut self, start: u64, length: u64) {
@@ -94,11 +59,7 @@ impl Arena {
     /// Byte range of a span, if it lies inside one live allocation.
     fn range(&self, what: &'static str, address: u64, bytes: u64, align: usize) -> Result<(usize, usize), DeviceError> {
         let end = address.saturating_add(bytes);
-        let inside = self
-            .live
-            .range(..=address)
-            .next_back()
-            .is_some_and(|(&start, &length)| end <= start + length && address.is_multiple_of(align as u64));
+        let inside = self.ranges.holds(address, end) && address.is_multiple_of(align as u64);
         if inside || bytes == 0 {
             Ok((address as usize, end as usize))
         } else {

@@ -19,16 +19,19 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
             let bias = bias.map(|bias| on.read(bias)).transpose()?;
             simd::linear(on.read(x)?, matrix(&on, weight)?, bias, on.write(out)?)?;
         }
-        Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position } => {
+        Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position, position_at } => {
+            let first_position = position(&on, first_position, position_at)?;
             let norm = norm.map(|norm| on.read(norm)).transpose()?;
             let (cos, sin) = (on.read(cos)?, on.read(sin)?);
             simd::head_norm_rope(on.write(x)?, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position)?;
         }
-        Kernel::KvAppend { k, v, cache, first_position } => {
+        Kernel::KvAppend { k, v, cache, first_position, position_at } => {
+            let first_position = position(&on, first_position, position_at)?;
             let KvSpan { layout, bytes } = cache;
             simd::kv_append(on.read(k)?, on.read(v)?, first_position, layout, on.write(bytes)?)?;
         }
-        Kernel::Attention { q, heads, cache, first_position, scale, window, sinks, out } => {
+        Kernel::Attention { q, heads, cache, first_position, position_at, scale, window, sinks, out } => {
+            let first_position = position(&on, first_position, position_at)?;
             let KvSpan { layout, bytes } = cache;
             let form = AttentionForm { scale, window, sinks: sinks.map(|sinks| on.read(sinks)).transpose()? };
             simd::attention(on.read(q)?, heads, first_position, layout, on.read(bytes)?, form, on.write(out)?)?;
@@ -38,11 +41,13 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
             let bias = bias.map(|bias| on.read(bias)).transpose()?;
             simd::router_topk(on.read(logits)?, bias, num_experts, top_k, &routing, ids, weights)?;
         }
+        // Its kernels address nothing outside the arena.
+        Kernel::FetchExperts { .. } => return Err(DeviceError::Unsupported { kernel: kernel.name() }),
         Kernel::Permute { ids, order, offsets } => {
             let experts = offsets.len().saturating_sub(1);
             simd::permute(on.read(ids)?, experts, on.write(order)?, on.write(offsets)?)?;
         }
-        Kernel::GroupedGateUp { x, top_k, order, offsets, table, expert, activation, out } => {
+        Kernel::GroupedGateUp { x, top_k, ids: _, order, offsets, table, expert, activation, out } => {
             let (order, offsets) = (on.read(order)?, on.read(offsets)?);
             let experts = experts(&on, table, offsets, |address| {
                 let part = |part| projection(&on, address, &expert, part);
@@ -50,7 +55,7 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
             })?;
             simd::grouped_gate_up(on.read(x)?, top_k, order, offsets, &experts, activation, on.write(out)?)?;
         }
-        Kernel::GroupedDown { act, order, offsets, table, expert, out } => {
+        Kernel::GroupedDown { act, ids: _, order, offsets, table, expert, out } => {
             let (order, offsets) = (on.read(order)?, on.read(offsets)?);
             let experts = experts(&on, table, offsets, |address| projection(&on, address, &expert, 2))?;
             simd::grouped_down(on.read(act)?, order, offsets, &experts, on.write(out)?)?;
@@ -71,6 +76,12 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
         }
     }
     Ok(())
+}
+
+/// A position that is stored, or the one that the launch says.
+fn position(on: &Operands<'_>, given: usize, stored: Option<Span<u32>>) -> Result<usize, DeviceError> {
+    let stored = stored.map(|at| on.read(at)).transpose()?;
+    Ok(stored.and_then(|values| values.first()).map_or(given, |&position| position as usize))
 }
 
 fn matrix<'a>(on: &Operands<'a>, span: MatrixSpan) -> Result<Matrix<'a>, DeviceError> {

@@ -6,12 +6,10 @@
 //! - [`arena`]: memory, allocator, poison, checked operands
 //! - [`schedule`]: the order of work between streams, adversarial on request
 //! - [`link`]: the declared link and its virtual clock
-//! - [`fault`]: injected failures
 //! - [`execute`]: from a [`Kernel`] to the kernel crate
 
 mod arena;
 mod execute;
-mod fault;
 mod link;
 mod schedule;
 
@@ -19,14 +17,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use fault::FaultPlan;
 pub use link::LinkModel;
 pub use schedule::Schedule;
 
-use super::{Buffer, Device, DeviceError, Event, Kernel, LinkCounters, Span, Stream};
+use super::fault::Countdown;
+use super::{Buffer, Device, DeviceError, DeviceKind, Event, FaultPlan, Kernel, Launch, LinkCounters, Span, Stream};
 use crate::bank::HostBank;
 use arena::Arena;
-use fault::Countdown;
 use schedule::Chooser;
 
 /// What a host device is made with.
@@ -203,8 +200,8 @@ fn protect(bank: &HostBank, protection: region::Protection) -> Result<(), region
 }
 
 impl Device for HostDevice {
-    fn kind(&self) -> &'static str {
-        "host"
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Host
     }
     fn budget(&self) -> u64 {
         self.arena.budget()
@@ -225,6 +222,10 @@ impl Device for HostDevice {
 
     fn free(&mut self, buffer: Buffer) {
         self.arena.free(&buffer);
+    }
+
+    fn adopt_bank(&mut self, _: &Arc<HostBank>) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     fn copy_from_bank(&mut self, bank: &Arc<HostBank>, source: Range<usize>, to: Span<u8>) -> Result<(), DeviceError> {
@@ -253,7 +254,8 @@ impl Device for HostDevice {
         Ok(())
     }
 
-    fn launch(&mut self, kernel: Kernel) -> Result<(), DeviceError> {
+    /// Every kernel has the contract's arithmetic here, whatever is asked for, and none needs scratch memory.
+    fn launch(&mut self, kernel: Kernel, _: Launch) -> Result<(), DeviceError> {
         self.submit(Stream::Compute, Work::Kernel(Box::new(kernel)))
     }
 

@@ -172,7 +172,7 @@ fn absurd_headers_are_refused() {
     let edit =
         |edit: &dyn Fn(&mut Value), expected: &[&str]| check(good().edit_header(|header| edit(header)), expected);
     edit(&|it| it["format_version"] = json!(1), &["format version is 1, expected 2"]);
-    edit(&|it| it["layout_version"] = json!(9), &["layout version is 9, expected 1"]);
+    edit(&|it| it["layout_version"] = json!(9), &["layout version is 9, expected 2"]);
     // A newer version is called newer, whatever else it has.
     edit(&|it| (it["format_version"], it["colour"]) = (json!(3), json!("blue")), &["format version is 3, expected 2"]);
     edit(&|it| it["colour"] = json!("blue"), &["colour"]);
@@ -228,9 +228,9 @@ fn bad_content_under_a_right_hash_is_named() {
         let error = read.verify.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}, expected {expected}");
     };
-    check(&|it| it[16] &= 0xf0, "layer 0, expert 0, gate_proj: row 1, column 0: quantised weight -8");
+    check(&|it| it[64] &= 0xf0, "layer 0, expert 0, gate_proj: row 1, column 0: quantised weight -8");
     let up = expert.bytes + expert.up_offset;
-    check(&|it| it[up] &= 0x0f, "layer 0, expert 1, up_proj: row 0, column 1: quantised weight -8");
+    check(&|it| it[up] &= 0x0f, "layer 0, expert 1, up_proj: row 0, column 2: quantised weight -8");
     let down_scale = 2 * expert.bytes + expert.down().end - 32;
     check(
         &|it| it[down_scale..down_scale + 2].copy_from_slice(&[0x80, 0x7f]),

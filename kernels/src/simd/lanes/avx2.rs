@@ -1,7 +1,7 @@
 //! AVX2 with FMA: two registers are sixteen lanes.
 
-use super::{LANES, Lanes, Task};
-use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES};
+use super::{LANES, Lanes, NibbleFloat, Task};
+use crate::matrix::{BF16_COL_BYTES, INT4_ROW_BYTES, INT4_RUN_BYTES, Int4Group};
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX2 and FMA: only `detect` makes one.
@@ -89,12 +89,13 @@ impl Lanes for Avx2 {
         unsafe { [add_exponent(x[0], n[0]), add_exponent(x[1], n[1])] }
     }
     #[inline(always)]
-    fn int4_run(self, run: &[u8; INT4_RUN_BYTES]) -> [Self::Q; 4] {
-        let (low, high) = unsafe { (transpose(run.as_ptr()), transpose(run.as_ptr().add(INT4_RUN_BYTES / 2))) };
+    fn int4_run(self, group: &Int4Group, run: usize) -> [Self::Q; 4] {
+        let (first, last) = group.split_at(8);
+        let (low, high) = unsafe { (transpose(first, run), transpose(last, run)) };
         [[low[0], high[0]], [low[1], high[1]], [low[2], high[2]], [low[3], high[3]]]
     }
     #[inline(always)]
-    fn int4_column<const I: u32>(self, q: Self::Q) -> Self::F {
+    fn int4_nibble<const I: u32>(self, q: Self::Q) -> Self::F {
         unsafe { [nibble::<I>(q[0]), nibble::<I>(q[1])] }
     }
 }
@@ -132,15 +133,12 @@ fn add_exponent(x: __m256, n: __m256) -> __m256 {
     _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), shifted))
 }
 
-/// Half a run of an INT4 tile: lane r of result d is dword d of row r.
-///
-/// # Safety
-/// 128 bytes can be read.
+/// A run of eight rows of an INT4 tile: lane r of result d is dword d of row r.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn transpose(rows: *const u8) -> [__m256i; 4] {
-    // SAFETY: the caller's; r goes to 7, 16 bytes a row.
-    let row = |r: usize| unsafe { _mm_loadu_si128(rows.add(16 * r).cast()) };
+fn transpose(rows: &[[u8; INT4_ROW_BYTES]], run: usize) -> [__m256i; 4] {
+    // SAFETY: the 16 bytes are those of a slice.
+    let row = |r: usize| unsafe { _mm_loadu_si128(rows[r][INT4_RUN_BYTES * run..][..INT4_RUN_BYTES].as_ptr().cast()) };
     // Rows r and r + 4 side by side; then a 4 x 4 transpose of dwords within each side.
     let (a, b) = (_mm256_set_m128i(row(4), row(0)), _mm256_set_m128i(row(5), row(1)));
     let (c, d) = (_mm256_set_m128i(row(6), row(2)), _mm256_set_m128i(row(7), row(3)));
@@ -158,16 +156,9 @@ unsafe fn transpose(rows: *const u8) -> [__m256i; 4] {
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn nibble<const I: u32>(q: __m256i) -> __m256 {
-    let shifted = match I {
-        0 => q,
-        1 => _mm256_srli_epi32::<4>(q),
-        2 => _mm256_srli_epi32::<8>(q),
-        3 => _mm256_srli_epi32::<12>(q),
-        4 => _mm256_srli_epi32::<16>(q),
-        5 => _mm256_srli_epi32::<20>(q),
-        6 => _mm256_srli_epi32::<24>(q),
-        _ => _mm256_srli_epi32::<28>(q),
-    };
-    let nibble = _mm256_and_si256(shifted, _mm256_set1_epi32(15));
-    _mm256_sub_ps(_mm256_cvtepi32_ps(nibble), _mm256_set1_ps(8.0))
+    let (q, place) = if I < 5 { (q, I) } else { (_mm256_srli_epi32::<20>(q), I - 5) };
+    let NibbleFloat { mask, first } = NibbleFloat::new(place);
+    let bits = _mm256_set1_epi32(first.to_bits() as i32);
+    let value = _mm256_or_si256(_mm256_and_si256(q, _mm256_set1_epi32(mask)), bits);
+    _mm256_sub_ps(_mm256_castsi256_ps(value), _mm256_set1_ps(first + 8.0))
 }

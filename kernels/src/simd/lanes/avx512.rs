@@ -1,7 +1,8 @@
 //! AVX-512: one register is sixteen lanes.
 
-use super::{LANES, Lanes, Task};
-use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES};
+use super::{LANES, Lanes, NibbleFloat, Task};
+use crate::contract::RUNS;
+use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES, Int4Group};
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX-512 F, BW, DQ and VL, and FMA: only `detect` makes one.
@@ -98,50 +99,63 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    fn int4_run(self, run: &[u8; INT4_RUN_BYTES]) -> [__m512i; 4] {
-        unsafe { transpose(run) }
+    fn int4_run(self, group: &Int4Group, run: usize) -> [__m512i; 4] {
+        let (rows, _) = group.as_flattened().as_chunks::<INT4_RUN_BYTES>();
+        // Written here, because a function of that size would not always be inlined.
+        unsafe {
+            // Dwords 0 and 1, then 2 and 3, of the eight rows in two registers.
+            let low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+            let high = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
+            let (a, b) = (quad(rows, run), quad(rows, 4 * RUNS + run));
+            let (c, d) = (quad(rows, 8 * RUNS + run), quad(rows, 12 * RUNS + run));
+            let (ab01, ab23) = (_mm512_permutex2var_epi32(a, low, b), _mm512_permutex2var_epi32(a, high, b));
+            let (cd01, cd23) = (_mm512_permutex2var_epi32(c, low, d), _mm512_permutex2var_epi32(c, high, d));
+            [
+                _mm512_shuffle_i64x2::<0b01_00_01_00>(ab01, cd01),
+                _mm512_shuffle_i64x2::<0b11_10_11_10>(ab01, cd01),
+                _mm512_shuffle_i64x2::<0b01_00_01_00>(ab23, cd23),
+                _mm512_shuffle_i64x2::<0b11_10_11_10>(ab23, cd23),
+            ]
+        }
     }
     #[inline(always)]
-    fn int4_column<const I: u32>(self, q: __m512i) -> __m512 {
+    fn int4_nibble<const I: u32>(self, q: __m512i) -> __m512 {
         unsafe { nibble::<I>(q) }
     }
 }
 
-/// A run of an INT4 tile: lane r of result d is dword d of row r.
+/// Run `first` and the same of the three rows that follow.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn transpose(run: &[u8; INT4_RUN_BYTES]) -> [__m512i; 4] {
-    // Four rows a register, four dwords a row. SAFETY: 64 bytes each, of 256.
-    let quad = |index: usize| unsafe { _mm512_loadu_si512(run.as_ptr().add(64 * index).cast()) };
-    // Dwords 0 and 1, then 2 and 3, of the eight rows in two registers.
-    let low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-    let high = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
-    let (a, b, c, d) = (quad(0), quad(1), quad(2), quad(3));
-    let (ab01, ab23) = (_mm512_permutex2var_epi32(a, low, b), _mm512_permutex2var_epi32(a, high, b));
-    let (cd01, cd23) = (_mm512_permutex2var_epi32(c, low, d), _mm512_permutex2var_epi32(c, high, d));
-    [
-        _mm512_shuffle_i64x2::<0b01_00_01_00>(ab01, cd01),
-        _mm512_shuffle_i64x2::<0b11_10_11_10>(ab01, cd01),
-        _mm512_shuffle_i64x2::<0b01_00_01_00>(ab23, cd23),
-        _mm512_shuffle_i64x2::<0b11_10_11_10>(ab23, cd23),
-    ]
+fn quad(runs: &[[u8; INT4_RUN_BYTES]], first: usize) -> __m512i {
+    let run = |row: usize| runs[first + row * RUNS].as_ptr().cast();
+    // SAFETY: 16 bytes each, those of an array.
+    unsafe {
+        let one = _mm512_castsi128_si512(_mm_loadu_si128(run(0)));
+        let two = _mm512_inserti32x4::<1>(one, _mm_loadu_si128(run(1)));
+        let three = _mm512_inserti32x4::<2>(two, _mm_loadu_si128(run(2)));
+        _mm512_inserti32x4::<3>(three, _mm_loadu_si128(run(3)))
+    }
 }
 
 /// Nibble `I` of each dword, less 8.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn nibble<const I: u32>(q: __m512i) -> __m512 {
-    let values = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
+    // Half of them in the mantissa of a float, half through a table: together they keep more units busy than either.
+    if (1..5).contains(&I) {
+        let NibbleFloat { mask, first } = NibbleFloat::new(I);
+        let bits = _mm512_set1_epi32(first.to_bits() as i32);
+        let value = _mm512_ternarylogic_epi32::<0xea>(q, _mm512_set1_epi32(mask), bits);
+        return _mm512_sub_ps(_mm512_castsi512_ps(value), _mm512_set1_ps(first + 8.0));
+    }
     let shifted = match I {
         0 => q,
-        1 => _mm512_srli_epi32::<4>(q),
-        2 => _mm512_srli_epi32::<8>(q),
-        3 => _mm512_srli_epi32::<12>(q),
-        4 => _mm512_srli_epi32::<16>(q),
         5 => _mm512_srli_epi32::<20>(q),
         6 => _mm512_srli_epi32::<24>(q),
         _ => _mm512_srli_epi32::<28>(q),
     };
     // The permutation looks at the four low bits of each index only: a table of sixteen.
+    let values = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
     _mm512_permutexvar_ps(shifted, values)
 }

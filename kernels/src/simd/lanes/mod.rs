@@ -13,9 +13,23 @@ mod portable;
 use crate::Activation;
 use crate::contract::{EXP_MAX, EXP_MIN, EXP_POLY, EXP_ROUND, LN2_HI, LN2_LO, LOG2_E};
 use crate::layout::TILE_ROWS;
-use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES};
+use crate::matrix::{BF16_COL_BYTES, Int4Group};
 use std::cell::Cell;
 use std::sync::OnceLock;
+
+/// What turns nibble `I` of a dword, in its place, into the mantissa of an f32: `(q & mask) | bits(first)` is `first + nibble`. For
+/// `I` up to 4: above that it would reach into the exponent.
+#[derive(Clone, Copy)]
+pub(crate) struct NibbleFloat {
+    pub(crate) mask: i32,
+    pub(crate) first: f32,
+}
+
+impl NibbleFloat {
+    pub(crate) const fn new(index: u32) -> Self {
+        Self { mask: 15 << (4 * index), first: (1u32 << (23 - 4 * index)) as f32 }
+    }
+}
 
 /// Lanes of a vector; also the rows of a weight tile.
 pub(crate) const LANES: usize = TILE_ROWS;
@@ -152,22 +166,22 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     /// `from_bits(bits(x) + (bits(n) << 23))`.
     fn add_exponent(self, x: Self::F, n: Self::F) -> Self::F;
     /// Transposes one run of an INT4 tile: lane r of result d is dword d of row r, that is columns `8 d .. 8 d + 8`.
-    fn int4_run(self, run: &[u8; INT4_RUN_BYTES]) -> [Self::Q; 4];
-    /// Column `I` of the eight in `q`, as −8..=7.
-    fn int4_column<const I: u32>(self, q: Self::Q) -> Self::F;
+    fn int4_run(self, group: &Int4Group, run: usize) -> [Self::Q; 4];
+    /// Nibble `I` of the eight in `q`, counted from the lowest, as −8..=7.
+    fn int4_nibble<const I: u32>(self, q: Self::Q) -> Self::F;
 
-    /// All eight columns in `q`.
+    /// All eight columns in `q`; the odd ones are in the high halves.
     #[inline(always)]
     fn int4_columns(self, q: Self::Q) -> [Self::F; 8] {
         [
-            self.int4_column::<0>(q),
-            self.int4_column::<1>(q),
-            self.int4_column::<2>(q),
-            self.int4_column::<3>(q),
-            self.int4_column::<4>(q),
-            self.int4_column::<5>(q),
-            self.int4_column::<6>(q),
-            self.int4_column::<7>(q),
+            self.int4_nibble::<0>(q),
+            self.int4_nibble::<4>(q),
+            self.int4_nibble::<1>(q),
+            self.int4_nibble::<5>(q),
+            self.int4_nibble::<2>(q),
+            self.int4_nibble::<6>(q),
+            self.int4_nibble::<3>(q),
+            self.int4_nibble::<7>(q),
         ]
     }
 

@@ -4,7 +4,7 @@
 //! and a kernel of thousands of them takes minutes to compile.
 
 use super::{LANES, Lanes, Task};
-use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES, read_bf16};
+use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES, Int4Group, read_bf16};
 use std::array::from_fn;
 
 /// Needs nothing.
@@ -73,16 +73,16 @@ impl Lanes for Portable {
         from_fn(|i| f32::from_bits(x[i].to_bits().wrapping_add(n[i].to_bits() << 23)))
     }
     #[inline(never)]
-    fn int4_run(self, run: &[u8; INT4_RUN_BYTES]) -> [Self::Q; 4] {
+    fn int4_run(self, group: &Int4Group, run: usize) -> [Self::Q; 4] {
         from_fn(|dword| {
             from_fn(|row| {
-                let at = row * (INT4_RUN_BYTES / LANES) + dword * 4;
-                u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]])
+                let (row, at) = (&group[row], run * INT4_RUN_BYTES + dword * 4);
+                u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]])
             })
         })
     }
     #[inline(never)]
-    fn int4_column<const I: u32>(self, q: Self::Q) -> Self::F {
+    fn int4_nibble<const I: u32>(self, q: Self::Q) -> Self::F {
         from_fn(|i| ((q[i] >> (4 * I)) & 15) as f32 - 8.0)
     }
 }

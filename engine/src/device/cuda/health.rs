@@ -1,0 +1,61 @@
+//! What of CUDA is there, without opening a device.
+
+use assay_kernels::cuda::Cuda;
+
+use super::gauge::{Gauge, describe};
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Health {
+    /// The driver library can be opened.
+    pub driver: bool,
+    /// NVRTC can be opened.
+    pub nvrtc: bool,
+    /// The kernels' machine code is in this binary.
+    pub fat_binary: bool,
+    /// The devices.
+    pub devices: Vec<DeviceHealth>,
+    /// Why a device that is there cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct DeviceHealth {
+    /// Its name.
+    pub name: String,
+    /// Driver version.
+    pub driver: String,
+    /// CUDA version of the driver.
+    pub cuda: String,
+    /// Free memory now; `None` where NVML does not say.
+    pub free_bytes: Option<u64>,
+}
+
+/// Looks.
+pub fn health() -> Health {
+    let mut health = Health {
+        driver: Cuda::has_driver(),
+        nvrtc: Cuda::has_nvrtc(),
+        fat_binary: Cuda::has_fat_binary(),
+        devices: Vec::new(),
+        error: None,
+    };
+    for ordinal in 0..Cuda::count() {
+        match describe(ordinal) {
+            Ok(found) => {
+                let free_bytes =
+                    Gauge::new(ordinal).and_then(|gauge| gauge.read()).map(|memory| memory.free_bytes).ok();
+                health.devices.push(DeviceHealth {
+                    name: found.name,
+                    driver: found.driver,
+                    cuda: found.cuda,
+                    free_bytes,
+                });
+            }
+            Err(error) => health.error = Some(error.to_string()),
+        }
+    }
+    health
+}

@@ -1,0 +1,302 @@
+//! An NVIDIA GPU: an arena of the budget's size in its memory, two streams, registered host memory, and the CUDA kernels.
+//!
+//! The budget includes what the driver takes for the context and the kernels' code. Operands are not checked against live
+//! allocations here, as the host device does for the same engine; launchers check shapes.
+//!
+//! - [`driver`]: streams, events, memory as owners
+//! - [`gauge`]: memory of the whole card, as NVML sees it
+//! - `health`: what of CUDA is there
+//! - [`roofline`]: what the card allows, measured
+//! - [`staging`]: small uploads through pinned memory
+//! - [`execute`]: from a [`Kernel`] to the kernel crate's launchers
+
+mod driver;
+mod execute;
+mod gauge;
+mod health;
+pub mod roofline;
+mod staging;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use assay_kernels::cuda::{Cuda, Fault};
+
+use super::fault::{Countdown, FaultPlan};
+use super::ranges::Ranges;
+use super::{Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Span, Stream};
+use crate::bank::HostBank;
+use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
+pub use health::{DeviceHealth, Health, health};
+
+use gauge::Gauge;
+pub use gauge::{Description, describe};
+use staging::Staging;
+
+/// Events that can be waited for apart. One that is older is waited for by a later one of its stream, which is only stricter.
+const EVENTS: usize = 64;
+
+/// Pinned bytes for downloads.
+const DOWNLOAD: usize = 4 << 20;
+
+/// One stream with its events.
+struct Lane {
+    queue: Queue,
+    signals: Vec<Signal>,
+    recorded: u64,
+}
+
+impl Lane {
+    fn new() -> Result<Self, DeviceError> {
+        let signals = (0..EVENTS).map(|_| Signal::new()).collect::<Result<_, _>>()?;
+        Ok(Self { queue: Queue::new()?, signals, recorded: 0 })
+    }
+    fn signal(&self, sequence: u64) -> &Signal {
+        &self.signals[sequence as usize % EVENTS]
+    }
+}
+
+/// A GPU under a budget.
+pub struct CudaDevice {
+    // Dropped from the first to the last: the context goes when nothing is left in it.
+    graphs: Vec<Graph>,
+    bank: Option<(Registered, Arc<HostBank>)>,
+    staging: Staging,
+    download: Pinned,
+    lanes: [Lane; 2],
+    _memory: Memory,
+    ranges: Ranges,
+    overhead_bytes: u64,
+    link: LinkCounters,
+    allocations: Countdown,
+    copies: Countdown,
+    cuda: Cuda,
+}
+
+impl CudaDevice {
+    /// Opens device `ordinal` and takes `budget` bytes of it, of which the context and the kernels' code are a part.
+    ///
+    /// # Errors
+    /// `Cuda` where there is no driver or device; `OutOfMemory` where the budget is not free, or smaller than the context.
+    pub fn new(ordinal: usize, budget: u64) -> Result<Self, DeviceError> {
+        Self::open(ordinal, |overhead| budget.checked_sub(overhead).filter(|&bytes| bytes > 0), budget)
+    }
+
+    /// Opens device `ordinal` with `arena` bytes for the engine, beside whatever the context takes.
+    ///
+    /// # Errors
+    /// As [`CudaDevice::new`].
+    pub fn with_arena(ordinal: usize, arena: u64) -> Result<Self, DeviceError> {
+        Self::open(ordinal, |_| Some(arena), arena)
+    }
+
+    fn open(ordinal: usize, arena: impl FnOnce(u64) -> Option<u64>, requested: u64) -> Result<Self, DeviceError> {
+        let gauge = Gauge::new(ordinal)?;
+        let before = gauge.read()?;
+        let cuda = Cuda::open(ordinal)?;
+        let lanes = [Lane::new()?, Lane::new()?];
+        let (staging, download) = (Staging::new()?, Pinned::new(DOWNLOAD)?);
+        let free = gauge.read()?.free_bytes;
+        let overhead_bytes = before.free_bytes.saturating_sub(free);
+        let refused = || DeviceError::OutOfMemory {
+            label: "the device arena, beside the CUDA context",
+            requested,
+            largest_free: free,
+            budget: before.total_bytes,
+        };
+        let arena = arena(overhead_bytes).ok_or_else(refused)?;
+        let memory = Memory::new(arena).map_err(|error| match error.is_out_of_memory() {
+            true => refused(),
+            false => error.into(),
+        })?;
+        Ok(Self {
+            graphs: Vec::new(),
+            bank: None,
+            staging,
+            download,
+            lanes,
+            ranges: Ranges::new(memory.address(), arena),
+            _memory: memory,
+            overhead_bytes,
+            link: LinkCounters::default(),
+            allocations: Countdown::default(),
+            copies: Countdown::default(),
+            cuda,
+        })
+    }
+
+    /// What the context, the streams and the kernels' code take of the budget.
+    pub fn overhead_bytes(&self) -> u64 {
+        self.overhead_bytes
+    }
+
+    /// Sets which of the coming calls fail. Events are not injected here.
+    pub fn inject(&mut self, plan: FaultPlan) {
+        self.allocations.set(plan.fail_allocation);
+        self.copies.set(plan.fail_copy);
+    }
+
+    fn lane(&self, stream: Stream) -> &Lane {
+        &self.lanes[stream as usize]
+    }
+
+    /// After waiting: what kernels found wrong in their data.
+    fn check_fault(&self) -> Result<(), DeviceError> {
+        match self.cuda.take_fault() {
+            None => Ok(()),
+            Some(Fault::NotANumber(index)) => {
+                Err(DeviceError::Data { what: "a NaN where a decision depends on it", index })
+            }
+            Some(Fault::ExpertAbsent(expert)) => Err(DeviceError::ExpertAbsent { expert: expert as usize }),
+            Some(Fault::Index(index)) => Err(DeviceError::Data { what: "an index out of range", index }),
+        }
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl Device for CudaDevice {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cuda
+    }
+    fn budget(&self) -> u64 {
+        self.ranges.budget()
+    }
+    fn free_bytes(&self) -> u64 {
+        self.ranges.free_bytes()
+    }
+    fn take_low_water(&mut self) -> u64 {
+        self.ranges.take_low_water()
+    }
+
+    fn allocate(&mut self, bytes: u64, label: &'static str) -> Result<Buffer, DeviceError> {
+        if self.allocations.strikes() {
+            return Err(DeviceError::OutOfMemory { label, requested: bytes, largest_free: 0, budget: self.budget() });
+        }
+        self.ranges.allocate(bytes, label)
+    }
+
+    fn free(&mut self, buffer: Buffer) {
+        self.ranges.free(&buffer);
+    }
+
+    fn adopt_bank(&mut self, bank: &Arc<HostBank>) -> Result<(), DeviceError> {
+        if !bank.is_empty() {
+            let registered = Registered::new(bank.as_ptr(), bank.len())?;
+            self.bank = Some((registered, bank.clone()));
+        }
+        Ok(())
+    }
+
+    fn copy_from_bank(&mut self, bank: &Arc<HostBank>, source: Range<usize>, to: Span<u8>) -> Result<(), DeviceError> {
+        let found = source.len() as u64;
+        if found != to.size() {
+            return Err(DeviceError::Length { what: "copy from the host bank", expected: to.size(), found });
+        }
+        let copy = self.link.copies + 1;
+        let adopted = self.bank.as_ref().is_some_and(|(_, adopted)| Arc::ptr_eq(adopted, bank));
+        let from = bank.bytes(source.clone()).filter(|_| adopted).ok_or(DeviceError::Length {
+            what: "source range of a copy from the registered host bank",
+            expected: if adopted { bank.len() as u64 } else { 0 },
+            found: source.end as u64,
+        })?;
+        if self.copies.strikes() {
+            return Err(DeviceError::CopyFailed { copy, bytes: found });
+        }
+        // SAFETY: registered, kept by `self.bank`, never written after loading; the engine owns `to`.
+        unsafe { copy_in(&self.lane(Stream::Copy).queue, from.as_ptr(), to.address(), from.len())? };
+        self.link.bytes += found;
+        self.link.copies = copy;
+        Ok(())
+    }
+
+    fn upload(&mut self, bytes: &[u8], to: Span<u8>) -> Result<(), DeviceError> {
+        if bytes.len() as u64 != to.size() {
+            return Err(DeviceError::Length { what: "upload", expected: to.size(), found: bytes.len() as u64 });
+        }
+        let queue = &self.lanes[Stream::Compute as usize].queue;
+        Ok(self.staging.upload(queue, bytes, to.address())?)
+    }
+
+    fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError> {
+        if to.len() as u64 != from.size() {
+            return Err(DeviceError::Length { what: "download", expected: from.size(), found: to.len() as u64 });
+        }
+        let queue = &self.lane(Stream::Compute).queue;
+        let mut address = from.address();
+        for piece in to.chunks_mut(self.download.len()) {
+            // SAFETY: the buffer is pinned and not in use: the copy before was waited for.
+            unsafe { copy_out(queue, address, self.download.as_ptr(), piece.len())? };
+            queue.synchronize()?;
+            if let Some(bytes) = self.download.part(0, piece.len()) {
+                piece.copy_from_slice(bytes);
+            }
+            address += piece.len() as u64;
+        }
+        self.check_fault()
+    }
+
+    fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
+        let stream = self.lane(Stream::Compute).queue.stream();
+        let bank = self.bank.as_ref().and_then(|(registered, _)| registered.mapped());
+        execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank }.launch(&kernel, how.arithmetic)
+    }
+
+    fn record(&mut self, stream: Stream) -> Result<Event, DeviceError> {
+        let lane = &mut self.lanes[stream as usize];
+        lane.recorded += 1;
+        lane.signal(lane.recorded).record(&lane.queue)?;
+        Ok(Event { stream, sequence: lane.recorded })
+    }
+
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
+        let signal = self.lane(event.stream).signal(event.sequence);
+        Ok(self.lane(stream).queue.wait(signal)?)
+    }
+
+    fn fetches(&self) -> bool {
+        // A model without experts has no bank, and nothing to fetch.
+        self.bank.as_ref().is_none_or(|(registered, _)| registered.mapped().is_some())
+    }
+
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Ok(self.lane(Stream::Compute).queue.begin_capture()?)
+    }
+
+    fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
+        let graph = self.lane(Stream::Compute).queue.end_capture()?;
+        self.graphs.push(graph);
+        Ok(GraphId(self.graphs.len() - 1))
+    }
+
+    fn replay(&mut self, graph: GraphId) -> Result<(), DeviceError> {
+        match self.graphs.get(graph.0) {
+            Some(captured) => Ok(captured.launch(&self.lane(Stream::Compute).queue)?),
+            None => Err(DeviceError::Unsupported { kernel: "a graph that was not captured here" }),
+        }
+    }
+
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        for lane in &self.lanes {
+            lane.queue.synchronize()?;
+        }
+        self.check_fault()
+    }
+
+    /// What is queued cannot be dropped: it is waited for, and its faults are forgotten.
+    fn abandon(&mut self) {
+        for lane in &self.lanes {
+            // The error that led here is the one that is reported.
+            let _ = lane.queue.synchronize();
+        }
+        let _ = self.cuda.take_fault();
+    }
+
+    fn link(&self) -> LinkCounters {
+        self.link
+    }
+}

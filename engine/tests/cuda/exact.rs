@@ -1,0 +1,76 @@
+//! Exact arithmetic: the host device's bits, in prefill and decode, for every family, format and budget.
+
+use std::path::Path;
+
+use assay_engine::EngineOptions;
+use assay_engine::expert_cache::Encoding;
+use assay_kernels::KvFormat;
+use libtest_mimic::{Failed, Trial};
+
+use super::common::{INT4, Model};
+use super::support::{answer, least_arena, models, on_cuda, prompt, resident_arena, same};
+
+const CONTEXT: usize = 512;
+const ANSWER: usize = 8;
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (name, dir) in models() {
+        for (experts, encoding) in [("bf16", Encoding::Bf16), ("int4", INT4)] {
+            for kv in [KvFormat::F32, KvFormat::Bf16] {
+                let dir = dir.clone();
+                let name = format!("exact::{name}, {experts} experts, {kv:?} kv");
+                trials.push(Trial::test(name, move || equals_host(&dir, encoding, kv)));
+            }
+        }
+    }
+    trials.push(Trial::test("exact::int4 everywhere", int4_everywhere));
+    trials.push(Trial::test("exact::a prompt longer than several splits", long_prompt));
+    trials
+}
+
+/// Whole prompt, pieces, and one token at a time; resident, part resident, none resident.
+fn equals_host(dir: &Path, encoding: Encoding, kv: KvFormat) -> Result<(), Failed> {
+    let model = Model::open(dir, encoding);
+    let options = model.options(kv, CONTEXT);
+    let prompt = prompt(dir, 150);
+    let expected = answer(&mut model.resident(options.clone()), &prompt, &[], ANSWER)?;
+    let (least, resident) = (least_arena(&model, &options), resident_arena(&model, &options));
+    for arena in [resident, least + (resident - least) / 2, least] {
+        let mut engine = on_cuda(&model, &options, arena)?;
+        for pieces in [vec![], vec![7, 1, 40], vec![1; prompt.len()]] {
+            let found = answer(&mut engine, &prompt, &pieces, ANSWER)?;
+            same(&found, &expected).map_err(|error| {
+                let how =
+                    if pieces.len() == prompt.len() { "token by token".to_owned() } else { format!("{pieces:?}") };
+                Failed::from(format!("arena {arena}, pieces {how}: {}", error.message().unwrap_or_default()))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn int4_everywhere() -> Result<(), Failed> {
+    let dir = super::common::fixture("tiny-moe");
+    let model = Model::open(&dir, INT4);
+    let mut options = model.options(KvFormat::Bf16, CONTEXT);
+    options.precision.attention = INT4;
+    options.precision.dense = INT4;
+    options.precision.head = INT4;
+    check(&model, &options, &prompt(&dir, 150))
+}
+
+fn long_prompt() -> Result<(), Failed> {
+    let dir = super::common::fixture("tiny-moe");
+    let model = Model::open(&dir, INT4);
+    let options = EngineOptions { max_chunk: 333, ..model.options(KvFormat::Bf16, 1200) };
+    let short = prompt(&dir, 250);
+    let long: Vec<u32> = short.iter().copied().cycle().take(1100).collect();
+    check(&model, &options, &long)
+}
+
+fn check(model: &Model, options: &EngineOptions, prompt: &[u32]) -> Result<(), Failed> {
+    let expected = answer(&mut model.resident(options.clone()), prompt, &[], ANSWER)?;
+    let mut engine = on_cuda(model, options, resident_arena(model, options))?;
+    same(&answer(&mut engine, prompt, &[], ANSWER)?, &expected)
+}

@@ -1,0 +1,158 @@
+// The routed experts' products for prefill, tile by tile of a plan (pack.cu). Twins: twin::grouped_gate_up, twin::grouped_down,
+// within the bounds of tests/cuda/grouped_gemm.rs. Arithmetic as in gemm.cu.
+//
+// The grid's second dimension is the largest number of tiles that the slots can need; blocks past the plan's end leave at once.
+#include "gemm_block.cuh"
+#include "plan.cuh"
+
+// Gate and up of the same 64 outputs; out is the image that the down projection reads: activation(gate, up) as BF16, of one half of
+// a group's positions. Tiles 0 to 3 of the block are gate's, 4 to 7 up's: every other tile of the group, which together
+// hold whole chunks of the image.
+template <bool INT4> struct GateUpWork {
+    MatrixTiles<INT4> gate, up;
+    const u8* image;
+    int count, groups;
+    u32 cols;
+    u32 out_group, half;
+    const float *gate_bias, *up_bias;
+    Activation form;
+    u8* out;         // the tile's first block
+    int out_groups;
+
+    __device__ __forceinline__ u32 index(int i) const { return 8 * out_group + half + 2 * (i & 3); }
+    __device__ __forceinline__ const u8* tile(int i) const { return i < 4 ? gate.tile(index(i)) : up.tile(index(i)); }
+    __device__ __forceinline__ const u16* scales(int i) const { return i < 4 ? gate.scales(index(i)) : up.scales(index(i)); }
+
+    __device__ __forceinline__ float activated(float g, float u) const {
+        if (!form.clamped) return g * reciprocal_fast(1.0f + exp2_fast(-g * LOG2_E)) * u;
+        g = g > form.limit ? form.limit : g;
+        u = u > form.limit ? form.limit : u;
+        u = u < -form.limit ? -form.limit : u;
+        return (u + 1.0f) * (g * reciprocal_fast(1.0f + exp2_fast(-(form.alpha * g) * LOG2_E)));
+    }
+
+    template <int N, int ROWS, int COLS>
+    __device__ __forceinline__ void finish(const float (&acc)[ROWS][COLS][4], int warp_tile, int warp_block, u8* shared) const {
+        // [gate, up][64 outputs][N tokens]; a pitch of 8 modulo 32 keeps both sides free of bank conflicts.
+        constexpr int PITCH = N + 8;
+        float* sums = (float*)shared;
+        const int lane = threadIdx.x & 31;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float* row = sums + (16 * (warp_tile + i) + (lane >> 2) + 8 * h) * PITCH + 8 * warp_block + 2 * (lane & 3);
+#pragma unroll
+                for (int j = 0; j < COLS; j++) *(float2*)(row + 8 * j) = make_float2(acc[i][j][2 * h], acc[i][j][2 * h + 1]);
+            }
+        __syncthreads();
+        const int token = threadIdx.x % N;
+        const int blocks = (count + 7) / 8;
+        if (token >= 8 * blocks) return;
+        for (int chunk = threadIdx.x / N; chunk < 8; chunk += GEMM_THREADS / N) {
+            u32 pairs[4];
+#pragma unroll
+            for (int run = 0; run < 4; run++) {
+                float value[2];
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int row = 16 * run + 2 * chunk + e;
+                    const u32 output = out_group * GROUP + 32 * run + 16 * half + 2 * chunk + e;
+                    float g = sums[row * PITCH + token], u = sums[(64 + row) * PITCH + token];
+                    const bool present = output < gate.rows && token < count;
+                    if (gate_bias && present) {
+                        g += gate_bias[output];
+                        u += up_bias[output];
+                    }
+                    value[e] = present ? activated(g, u) : 0.0f;
+                }
+                pairs[run] = bf16_pair(value[0], value[1]);
+            }
+            u8* to = out + ((u64)(token / 8) * out_groups + out_group) * BLOCK_BYTES + half * 1024 + chunk * 128 + token % 8 * 16;
+            *(uint4*)to = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        }
+    }
+};
+
+// An expert's first byte; reports one that is absent.
+__device__ __forceinline__ const u8* expert_bytes(const u64* table, u32 expert, Status* status) {
+    const u64 address = table[expert];
+    if (address == 0 && threadIdx.x == 0) report(status, STATUS_EXPERT_ABSENT, expert);
+    return (const u8*)address;
+}
+
+__device__ __forceinline__ const float* bias_of(const u8* expert, u64 offset) {
+    return offset ? (const float*)(expert + offset) : nullptr;
+}
+
+// Grid: (2 ceil(rows / 128), tile bound). `rows` are the intermediate size, `cols` the hidden size. Offsets of biases are 0 where there are none.
+template <bool WGMMA, bool INT4>
+__device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols,
+                                        const u32* plan, const u8* image, Activation form, u8* out, Status* status) {
+    if (blockIdx.y >= plan[0]) return;
+    const PlanTile planned = plan_tiles(plan)[blockIdx.y];
+    const u8* expert = expert_bytes(table, planned.expert, status);
+    if (!expert) return;
+    const int groups = (cols + GROUP - 1) / GROUP, out_groups = (rows + GROUP - 1) / GROUP;
+    GateUpWork<INT4> work;
+    work.gate = MatrixTiles<INT4>{expert, rows, cols, groups};
+    work.up = MatrixTiles<INT4>{expert + up_offset, rows, cols, groups};
+    work.image = image + (u64)planned.first_block * groups * BLOCK_BYTES;
+    work.count = planned.count;
+    work.groups = groups;
+    work.cols = cols;
+    work.out_group = blockIdx.x >> 1;
+    work.half = blockIdx.x & 1;
+    work.gate_bias = bias_of(expert, gate_bias);
+    work.up_bias = bias_of(expert, up_bias);
+    work.form = form;
+    work.out = out + (u64)planned.first_block * out_groups * BLOCK_BYTES;
+    work.out_groups = out_groups;
+    run_block<WGMMA, INT4>(work);
+}
+
+// Grid: (ceil(rows / 128), tile bound). `rows` are the hidden size, `cols` the intermediate size; out [slots, rows].
+template <bool WGMMA, bool INT4>
+__device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32 rows, u32 cols, const u32* plan, const u32* order,
+                                     const u8* image, float* out, Status* status) {
+    if (blockIdx.y >= plan[0]) return;
+    const PlanTile planned = plan_tiles(plan)[blockIdx.y];
+    const u8* expert = expert_bytes(table, planned.expert, status);
+    if (!expert) return;
+    const int groups = (cols + GROUP - 1) / GROUP;
+    RowsWork<INT4> work;
+    work.weights = MatrixTiles<INT4>{expert + offset, rows, cols, groups};
+    work.image = image + (u64)planned.first_block * groups * BLOCK_BYTES;
+    work.count = planned.count;
+    work.groups = groups;
+    work.cols = cols;
+    work.first_tile = blockIdx.x * 8;
+    work.order = order;
+    work.first = planned.first;
+    work.bias = bias_of(expert, bias);
+    work.out = out;
+    run_block<WGMMA, INT4>(work);
+}
+
+#define GATE_UP(name, wgmma, int4)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                           \
+    name(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols, const u32* plan, const u8* image, \
+         Activation form, u8* out, Status* status) {                                                                       \
+        gate_up<wgmma, int4>(table, up_offset, gate_bias, up_bias, rows, cols, plan, image, form, out, status);            \
+    }
+
+#define DOWN(name, wgmma, int4)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                           \
+    name(const u64* table, u64 offset, u64 bias, u32 rows, u32 cols, const u32* plan, const u32* order, const u8* image,   \
+         float* out, Status* status) {                                                                                     \
+        down<wgmma, int4>(table, offset, bias, rows, cols, plan, order, image, out, status);                               \
+    }
+
+GATE_UP(gate_up_int4_mma, false, true)
+GATE_UP(gate_up_bf16_mma, false, false)
+GATE_UP(gate_up_int4_wgmma, true, true)
+GATE_UP(gate_up_bf16_wgmma, true, false)
+DOWN(down_int4_mma, false, true)
+DOWN(down_bf16_mma, false, false)
+DOWN(down_int4_wgmma, true, true)
+DOWN(down_bf16_wgmma, true, false)

@@ -1,0 +1,77 @@
+// Activations from f32 rows into the image that GEMMs read (tensor.cuh), in place or gathered by expert; and the plan of a grouped GEMM.
+#include "tensor.cuh"
+#include "plan.cuh"
+
+// Packs up to 128 rows of one tile and one group. Row i of the tile comes from row `source(i)` of x; rows from `count` to
+// the end of the last block of 8 are zeros.
+template <class Source>
+__device__ __forceinline__ void pack_tile(const float* x, u64 cols, u32 group, u32 groups, u8* image, u32 first_block, u32 count, Source source) {
+    const u32 chunk = threadIdx.x & 15;
+    const u32 rows = (count + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
+    for (u32 row = threadIdx.x >> 4; row < rows; row += blockDim.x >> 4) {
+        u32 pairs[4] = {0, 0, 0, 0};
+        if (row < count) {
+            const float* from = x + (u64)source(row) * cols;
+#pragma unroll
+            for (int run = 0; run < 4; run++) {
+                const u64 col = (u64)group * GROUP + 32 * run + 2 * chunk;
+                const float low = col < cols ? from[col] : 0.0f;
+                const float high = col + 1 < cols ? from[col + 1] : 0.0f;
+                pairs[run] = bf16_pair(low, high);
+            }
+        }
+        u8* to = image + ((u64)(first_block + row / BLOCK_ROWS) * groups + group) * BLOCK_BYTES + chunk * 128 + row % BLOCK_ROWS * 16;
+        *(uint4*)to = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+}
+
+// x [tokens, cols] -> image of tokens rows. Grid: (groups, ceil(tokens / 128)).
+extern "C" __global__ void __launch_bounds__(256) pack_rows(const float* x, u64 tokens, u64 cols, u8* image) {
+    const u64 first = (u64)blockIdx.y * TILE_TOKENS;
+    const u32 count = (u32)(tokens - first < TILE_TOKENS ? tokens - first : TILE_TOKENS);
+    pack_tile(x, cols, blockIdx.x, gridDim.x, image, blockIdx.y * TILE_BLOCKS, count, [=](u32 row) { return first + row; });
+}
+
+// x [tokens, cols] -> image of all slots in the order of the plan; slot s takes row s / top_k. Grid: (groups, tile bound).
+extern "C" __global__ void __launch_bounds__(256)
+pack_slots(const float* x, u64 cols, u32 top_k, const u32* order, const u32* plan, u8* image) {
+    if (blockIdx.y >= plan[0]) return;
+    const PlanTile tile = plan_tiles(plan)[blockIdx.y];
+    pack_tile(x, cols, blockIdx.x, gridDim.x, image, tile.first_block, tile.count,
+              [=](u32 row) { return (u64)(order[tile.first + row] / top_k); });
+}
+
+// The tiles of a grouped GEMM from offsets [experts + 1], one block of 256 threads. Experts without slots have no tile.
+extern "C" __global__ void __launch_bounds__(256) grouped_plan(const u32* offsets, u32 experts, u32* plan) {
+    __shared__ u32 tiles_before[256], blocks_before[256];
+    // Each thread takes neighbouring experts; sums of threads are scanned, then each thread writes its own tiles.
+    const u32 each = (experts + blockDim.x - 1) / blockDim.x;
+    const u32 begin = min(threadIdx.x * each, experts), end = min(begin + each, experts);
+    u32 tiles = 0, blocks = 0;
+    for (u32 expert = begin; expert < end; expert++) {
+        const u32 slots = offsets[expert + 1] - offsets[expert];
+        tiles += (slots + TILE_TOKENS - 1) / TILE_TOKENS;
+        blocks += (slots + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    }
+    tiles_before[threadIdx.x] = tiles;
+    blocks_before[threadIdx.x] = blocks;
+    for (u32 step = 1; step < blockDim.x; step *= 2) {
+        __syncthreads();
+        const u32 t = threadIdx.x >= step ? tiles_before[threadIdx.x - step] : 0;
+        const u32 b = threadIdx.x >= step ? blocks_before[threadIdx.x - step] : 0;
+        __syncthreads();
+        tiles_before[threadIdx.x] += t;
+        blocks_before[threadIdx.x] += b;
+    }
+    __syncthreads();
+    if (threadIdx.x == blockDim.x - 1) plan[0] = tiles_before[threadIdx.x];
+    u32 tile = tiles_before[threadIdx.x] - tiles, block = blocks_before[threadIdx.x] - blocks;
+    for (u32 expert = begin; expert < end; expert++) {
+        const u32 last = offsets[expert + 1];
+        for (u32 first = offsets[expert]; first < last; first += TILE_TOKENS) {
+            const u32 count = min(last - first, TILE_TOKENS);
+            plan_tiles(plan)[tile++] = PlanTile{expert, block, first, count};
+            block += (count + BLOCK_ROWS - 1) / BLOCK_ROWS;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+// What the tensor-core kernels share: PTX wrappers, conversions, and the image that activations are read from.
+//
+// An activation image is BF16, [block of 8 rows][group of 128 columns][16 chunks][8 rows][8 positions]: 2,048 contiguous
+// bytes for each block and group. Position 16 (2 t + u) + 8 h + 2 c + e of a group holds its column 32 c + 8 t + 4 u + 2 h + e, so
+// that the thread which holds run c of an INT4 row has the fragment of the tensor core in its registers. Missing rows of
+// the last block and missing columns of the last group are +0.0.
+#pragma once
+
+#include "contract.cuh"
+
+using namespace assay;
+
+constexpr u32 BLOCK_ROWS = 8;       // of an image
+constexpr u32 BLOCK_BYTES = 2048;   // a block's group
+constexpr u32 TILE_TOKENS = 128;    // image rows that one thread block takes, at most
+constexpr u32 TILE_BLOCKS = TILE_TOKENS / BLOCK_ROWS;
+constexpr u32 GEMM_THREADS = 256;
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// Two f32 as a pair of BF16, `low` in the low half; to nearest, ties to even.
+__device__ __forceinline__ u32 bf16_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// 2^x within 2 ulp; 2^0 is 1 and 2^-inf is 0, exactly.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1 / x within 1 ulp; 1 / inf is 0.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Weights are read once by a thread block: they pass by L1.
+__device__ __forceinline__ uint4 load_weights(const void* p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ float load_scale(const u16* p) {
+    u16 bits;
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(p));
+    return bf16_to_f32(bits);
+}
+
+// ---- Asynchronous copies of 16 bytes -----------------------------------------------------------------------------
+
+__device__ __forceinline__ void copy16(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
+}
+
+// Zeros where `present` is false; `from` must be a valid address all the same.
+__device__ __forceinline__ void copy16_or_zero(u32 to, const void* from, bool present) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(present ? 16 : 0) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int PENDING> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+}
+
+// ---- mma.sync ----------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+}
+
+// ---- INT4 --------------------------------------------------------------------------------------------------------
+
+// Eight weights of a word, as four pairs of BF16 integers: columns (0, 1), (2, 3), (4, 5), (6, 7) of the word. A nibble in the
+// low bits of 0x4300 is 128 + (q + 8); less 136 that is q, exactly.
+__device__ __forceinline__ void widen(u32 word, u32 (&pairs)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 biased;
+        asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(biased) : "r"(i ? word >> (4 * i) : word), "r"(0x000F000Fu), "r"(0x43004300u));
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pairs[i]) : "r"(biased), "r"(0x3F803F80u), "r"(0xC308C308u));
+    }
+}
+
+// Words of rows g and g + 8 become the fragments of two steps of 16 positions.
+__device__ __forceinline__ void fragments(u32 row, u32 row8, u32 (&first)[4], u32 (&second)[4]) {
+    u32 p[4], q[4];
+    widen(row, p);
+    widen(row8, q);
+    first[0] = p[0]; first[1] = q[0]; first[2] = p[1]; first[3] = q[1];
+    second[0] = p[2]; second[1] = q[2]; second[2] = p[3]; second[3] = q[3];
+}
+
+__device__ __forceinline__ u32 word_of(const uint4& v, int t) { return t == 0 ? v.x : t == 1 ? v.y : t == 2 ? v.z : v.w; }

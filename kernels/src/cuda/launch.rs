@@ -1,0 +1,103 @@
+//! Grids and arguments.
+
+use std::ffi::c_void;
+
+use cudarc::driver::{result, sys};
+
+use super::Cuda;
+use super::error::{CudaError, call};
+use super::module::Function;
+use crate::Activation;
+
+/// A queue of the driver's, which its maker keeps alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream(sys::CUstream);
+
+impl Stream {
+    /// # Safety
+    /// `raw` is a stream of the context that kernels are launched in, and lives as long as it is used.
+    pub unsafe fn from_raw(raw: sys::CUstream) -> Self {
+        Self(raw)
+    }
+}
+
+/// Blocks, threads and dynamic shared memory of a launch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grid {
+    pub(super) blocks: (u32, u32, u32),
+    pub(super) threads: u32,
+    pub(super) shared: u32,
+}
+
+impl Grid {
+    pub(super) fn new(blocks: (u32, u32, u32), threads: u32) -> Self {
+        Self { blocks, threads, shared: 0 }
+    }
+
+    /// One thread for each of `n` elements.
+    pub(super) fn over(n: usize) -> Self {
+        const THREADS: usize = 256;
+        Self::new((n.div_ceil(THREADS) as u32, 1, 1), THREADS as u32)
+    }
+
+    pub(super) fn shared(self, bytes: u32) -> Self {
+        Self { shared: bytes, ..self }
+    }
+}
+
+/// A kernel's arguments, each by the address of a value of exactly the parameter's type.
+macro_rules! arguments {
+    ($($value:expr),* $(,)?) => {
+        [$((&raw const $value).cast_mut().cast::<std::ffi::c_void>()),*]
+    };
+}
+pub(super) use arguments;
+
+impl Cuda {
+    /// Queues a kernel. A grid without blocks does nothing.
+    ///
+    /// # Safety
+    /// `arguments` point to values whose types are those of the kernel's parameters, and the memory that they name is valid
+    /// for what the kernel does with it.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: Stream,
+        function: Function,
+        grid: Grid,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let Grid { blocks, threads, shared } = grid;
+        if blocks.0 == 0 || blocks.1 == 0 || blocks.2 == 0 {
+            return Ok(());
+        }
+        let handle = self.modules.function(function, shared)?;
+        // SAFETY: the caller's promise; `handle` belongs to a loaded module.
+        unsafe { result::launch_kernel(handle, blocks, (threads, 1, 1), shared, stream.0, arguments) }
+            .map_err(call("cuLaunchKernel", || {
+                format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
+            }))
+    }
+
+    /// Where kernels report faults.
+    pub(super) fn status_address(&self) -> u64 {
+        self.status.address()
+    }
+}
+
+/// `struct Activation` of `cu/contract.cuh`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ActivationArgument {
+    clamped: u32,
+    alpha: f32,
+    limit: f32,
+}
+
+impl From<Activation> for ActivationArgument {
+    fn from(form: Activation) -> Self {
+        match form {
+            Activation::SwiGlu => Self { clamped: 0, alpha: 0.0, limit: 0.0 },
+            Activation::ClampedSwiGlu { alpha, limit } => Self { clamped: 1, alpha, limit },
+        }
+    }
+}
