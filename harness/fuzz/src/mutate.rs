@@ -84,12 +84,13 @@ const DEPTHS: &[usize] = &[2, 60, 130, 5000];
 
 /// Changes `bytes` once. `text` says that they are JSON or TOML.
 pub fn mutate(random: &mut Random, bytes: &mut Vec<u8>, text: bool) {
-    if text && !random.one_in(5) {
-        if let Ok(mut changed) = String::from_utf8(bytes.clone()) {
-            mutate_text(random, &mut changed);
-            *bytes = changed.into_bytes();
-            return;
-        }
+    if text
+        && !random.one_in(5)
+        && let Ok(mut changed) = String::from_utf8(bytes.clone())
+    {
+        mutate_text(random, &mut changed);
+        *bytes = changed.into_bytes();
+        return;
     }
     mutate_bytes(random, bytes);
 }
@@ -100,7 +101,7 @@ fn mutate_bytes(random: &mut Random, bytes: &mut Vec<u8>) {
     let span = at..(at + length).min(bytes.len());
     match random.below(8) {
         0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
-        1 if !bytes.is_empty() => bytes[at] = random.next() as u8,
+        1 if !bytes.is_empty() => bytes[at] = random.bits() as u8,
         2 => bytes.truncate(at),
         3 => drop(bytes.drain(span)),
         4 => {
@@ -108,16 +109,16 @@ fn mutate_bytes(random: &mut Random, bytes: &mut Vec<u8>) {
             let to = random.below(bytes.len() + 1);
             bytes.splice(to..to, copy);
         }
-        5 => bytes.insert(at, random.next() as u8),
+        5 => bytes.insert(at, random.bits() as u8),
         6 => {
             // Eight bytes that a length or an offset may be.
             let numbers =
-                [0, 1, u64::MAX, 1 << 63, 1 << 32, 1 << 31, (1 << 31) - 1, bytes.len() as u64, random.next() % 4096];
+                [0, 1, u64::MAX, 1 << 63, 1 << 32, 1 << 31, (1 << 31) - 1, bytes.len() as u64, random.bits() % 4096];
             let number = numbers[random.below(numbers.len())].to_le_bytes();
             let end = (at + 8).min(bytes.len());
             bytes[at..end].copy_from_slice(&number[..end - at]);
         }
-        _ => bytes.extend(std::iter::repeat_n(random.next() as u8, length)),
+        _ => bytes.extend(std::iter::repeat_n(random.bits() as u8, length)),
     }
 }
 

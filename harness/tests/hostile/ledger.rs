@@ -10,7 +10,23 @@ const FOLDER: &str = "ledgers/local";
 
 #[test]
 fn ledgers() {
-    insta::assert_snapshot!(check_all(verified().into_iter().chain(read()).chain(appended()).chain(anchors())));
+    let said = check_all(verified().into_iter().chain(read()).chain(appended()).chain(anchors()));
+    insta::assert_snapshot!(without_lengths(&said));
+}
+
+/// Records hold clocks and loads, whose digits differ in number: so do the lengths of lines, which have four digits.
+fn without_lengths(said: &str) -> String {
+    let words: Vec<&str> = said.split_inclusive(char::is_whitespace).collect();
+    let is_length = |place: usize| {
+        let digits = words[place].trim_end();
+        digits.len() == 4
+            && digits.bytes().all(|digit| digit.is_ascii_digit())
+            && words.get(place + 1).is_some_and(|next| next.starts_with("bytes"))
+    };
+    let shown = |place: usize| {
+        if is_length(place) { words[place].replace(words[place].trim_end(), "LENGTH") } else { words[place].to_owned() }
+    };
+    (0..words.len()).map(shown).collect()
 }
 
 /// Two records.

@@ -86,7 +86,7 @@ impl Place {
         let book = book();
         place.write("books/one.txt", &book);
         place.write("books/two.txt", &book);
-        place.write("fixtures/corpus/manifest.toml", &manifest(&book));
+        place.write("fixtures/corpus/manifest.toml", manifest(&book));
         place
     }
 

@@ -134,7 +134,7 @@ fn answers() -> Vec<Case> {
     }
     let on = |name, damage| case(name, JUDGE, ANSWERS, damage);
     vec![
-        on("answers: absent", |place| artifact(place)),
+        on("answers: absent", artifact),
         on("answers: not JSON", |place| {
             artifact(place);
             place.write(ANSWERS, "");
