@@ -61,14 +61,27 @@ __device__ __forceinline__ float2 load_pair(const u16* at) {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
+// Part of a run of 32 elements from `base` on that lies below `bound`. Not max(0, min(bound - base, 32)): compared with 32, as
+// `Part` does, ptxas 13.0 makes of that one VIMNMX.RELU with two predicates, which Hopper answers with wrong bits or an illegal
+// instruction.
+__device__ __forceinline__ int within_run(u32 bound, u32 base) { return bound <= base ? 0 : int(min(bound - base, RUN)); }
+
+// Elements lo..hi of the run from `base` on that lie within begin..end, and whether that is all of them.
+struct Part {
+    int lo, hi;
+    bool whole;
+    __device__ __forceinline__ Part(u32 begin, u32 end, u32 base)
+        : lo(within_run(begin, base)), hi(within_run(end, base)), whole(begin <= base && end >= base + RUN) {}
+};
+
 // Chains of two neighbouring columns for all heads over elements lo..hi of a run; element k is at `at + k * stride`, and its factor
 // for head h at `factors[h * pitch + k]`.
 template <int HEADS, class Element>
-__device__ __forceinline__ void run_chains(const Element* at, u32 stride, const float* factors, u32 pitch, int lo, int hi, float2 (&acc)[HEADS]) {
+__device__ __forceinline__ void run_chains(const Element* at, u32 stride, const float* factors, u32 pitch, Part part, float2 (&acc)[HEADS]) {
     constexpr int DEPTH = sizeof(Element) == 4 ? 8 : 16;  // as many as registers hold
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) acc[h] = make_float2(0.0f, 0.0f);
-    if (lo == 0 && hi == int(RUN)) {
+    if (part.whole) {
 #pragma unroll
         for (int first = 0; first < int(RUN); first += DEPTH) {
             float2 pairs[DEPTH];
@@ -89,7 +102,7 @@ __device__ __forceinline__ void run_chains(const Element* at, u32 stride, const 
         }
         return;
     }
-    for (int k = lo; k < hi; ++k) {
+    for (int k = part.lo; k < part.hi; ++k) {
         const float2 pair = load_pair(at + u64(k) * stride);
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
@@ -105,8 +118,6 @@ __device__ __forceinline__ float sum_of_runs(float run) {
     run = run + __shfl_xor_sync(~0u, run, 8);
     return run + __shfl_xor_sync(~0u, run, 16);
 }
-
-__device__ __forceinline__ int within_run(int bound) { return max(0, min(bound, int(RUN))); }
 
 // What a block holds in shared memory.
 template <int HEADS> struct __align__(16) Shared {
@@ -140,9 +151,9 @@ __device__ __forceinline__ void scores(const Attention& form, const Element* key
     const Element* at = keys + u64(warp) * 16 * form.head_dim + c * RUN * 16 + pair;
     float2 total[HEADS] = {};
     for (u32 first = 0; first < form.head_dim; first += GROUP) {
-        const int n = within_run(int(form.head_dim) - int(first + c * RUN));
+        const Part part(0, form.head_dim, first + c * RUN);
         float2 acc[HEADS];
-        run_chains<HEADS>(at + first * 16, 16, &shared.q[0][(first / RUN + c) * RUN_WORDS], MAX_DIM_RUNS * RUN_WORDS, 0, n, acc);
+        run_chains<HEADS>(at + first * 16, 16, &shared.q[0][(first / RUN + c) * RUN_WORDS], MAX_DIM_RUNS * RUN_WORDS, part, acc);
         __syncwarp();
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
@@ -177,8 +188,8 @@ template <int HEADS> __device__ __forceinline__ void softmax(Shared<HEADS>& shar
         __syncwarp();
         float sum = 0.0f;
         if (lane < SPLIT_RUNS) {
-            const int start = within_run(int(lo) - int(lane * RUN)), end = within_run(int(hi) - int(lane * RUN));
-            for (int k = start; k < end; ++k) sum = sum + p[lane * RUN_WORDS + k];
+            const Part part(lo, hi, lane * RUN);
+            for (int k = part.lo; k < part.hi; ++k) sum = sum + p[lane * RUN_WORDS + k];
         }
         sum = sum + __shfl_xor_sync(~0u, sum, 1);
         sum = sum + __shfl_xor_sync(~0u, sum, 2);
@@ -196,8 +207,8 @@ __device__ __forceinline__ void values(const Attention& form, const Element* key
     const u32 c = threadIdx.x % 32 / 8, pair = threadIdx.x % 8 * 2;
     const u32 value_width = (form.head_dim + 15) / 16 * 16;
     const Element* at = keys + SPLIT * form.head_dim + c * RUN * value_width + tile * 16 + pair;
-    const int start = within_run(int(lo) - int(c * RUN)), end = within_run(int(hi) - int(c * RUN));
-    run_chains<HEADS>(at, value_width, &shared.p[0][c * RUN_WORDS], SPLIT_RUNS * RUN_WORDS, start, end, o);
+    const Part part(lo, hi, c * RUN);
+    run_chains<HEADS>(at, value_width, &shared.p[0][c * RUN_WORDS], SPLIT_RUNS * RUN_WORDS, part, o);
     __syncwarp();
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) {

@@ -1,6 +1,6 @@
 //! Memory that a device's kernels use while they run: partial results, operands in another form.
 
-use assay_kernels::cuda::{attention_scratch_bytes, grouped_workspace_bytes, image_bytes, prefill_attention_supports};
+use assay_kernels::cuda::{attention_workspace_bytes, grouped_workspace_bytes, image_bytes, prefill_attention_supports};
 
 use super::Sizes;
 use crate::device::{Arithmetic, DeviceKind};
@@ -24,7 +24,7 @@ pub(super) fn scratch_bytes(
 
 /// Partial results of the splits of every query.
 fn exact_attention(sizes: &Sizes, context_tokens: usize, tokens: usize) -> Option<usize> {
-    attention_scratch_bytes(tokens, sizes.q_heads, sizes.head_dim, context_tokens)
+    attention_workspace_bytes(tokens, sizes.q_heads, sizes.head_dim, context_tokens)
 }
 
 /// Activations in BF16, of a linear layer or of the experts.

@@ -37,13 +37,12 @@ struct AttentionArgument {
     scale: f32,
 }
 
-/// Most bytes of scratch memory that [`Cuda::attention`] needs for at most `tokens` queries in a context of at most `context_tokens`
-/// positions: the states and values of every split, for few queries. `None` where a size overflows.
-pub fn attention_scratch_bytes(tokens: usize, heads: usize, head_dim: usize, context_tokens: usize) -> Option<usize> {
-    let splits = context_tokens.div_ceil(SPLIT);
-    // A part of the queries may come alone, as the last chunk of a prompt does.
-    let queries = tokens.min(SPREAD_TOKENS).checked_mul(heads)?;
-    split_bytes(head_dim)?.checked_mul(splits)?.checked_mul(queries)
+/// Most bytes of scratch memory that [`Cuda::attention`] needs for up to `tokens` queries in a context of at most
+/// `context_tokens` positions: m, l and o of every split, for as many queries as have theirs spread. `None` where a size
+/// overflows.
+pub fn attention_workspace_bytes(tokens: usize, heads: usize, head_dim: usize, context_tokens: usize) -> Option<usize> {
+    let rows = tokens.min(SPREAD_TOKENS).checked_mul(heads)?;
+    split_bytes(head_dim)?.checked_mul(context_tokens.div_ceil(SPLIT))?.checked_mul(rows)
 }
 
 /// Bytes of m, l and o of one split of one head.
@@ -52,8 +51,9 @@ fn split_bytes(head_dim: usize) -> Option<usize> {
 }
 
 impl Cuda {
-    /// [`crate::twin::attention`] on the device, for heads of at most 256. `sinks` are `[heads]`. `scratch` has at least
-    /// [`attention_scratch_bytes`]; it, `q`, `out` and the cache lie at multiples of 16.
+    /// [`crate::twin::attention`] on the device, for heads of at most 256, with scale and window as in [`AttentionForm`] and
+    /// `sinks` `[heads]`. `scratch` has at least
+    /// [`attention_workspace_bytes`]; it, `q`, `out` and the cache lie at multiples of 16.
     ///
     /// # Errors
     /// `Kernel`, `Call`.
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(most_splits(&causal, 100, 30), 2);
         let narrow = AttentionForm { window: Some(128), ..causal };
         assert_eq!([127, 128, 254, 255].map(|position| most_splits(&narrow, position, 1)), [1, 2, 2, 1]);
-        assert_eq!(attention_scratch_bytes(1, 32, 128, 1000), Some(32 * 8 * 130 * 4));
-        assert_eq!(attention_scratch_bytes(5, 32, 128, 1000), Some(0));
+        assert_eq!(attention_workspace_bytes(1, 32, 128, 1000), Some(32 * 8 * 130 * 4));
+        assert_eq!(attention_workspace_bytes(500, 32, 128, 1000), attention_workspace_bytes(4, 32, 128, 1000));
     }
 }

@@ -28,7 +28,7 @@ pub mod status;
 
 use cudarc::driver::{result, sys};
 
-pub use attention::attention_scratch_bytes;
+pub use attention::attention_workspace_bytes;
 pub use error::CudaError;
 pub use gemm::Instruction;
 pub use grouped_gemm::{GroupedWorkspace, grouped_workspace_bytes};

@@ -1,6 +1,8 @@
 //! Every CUDA kernel against its twin. Without a device each trial is reported as ignored: not run, not passed.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod attention;
+mod dot;
 mod elementwise;
 mod fetch;
 mod gemm;
@@ -30,6 +32,8 @@ fn main() {
         rows::cases(),
         router::cases(),
         fetch::cases(),
+        dot::cases(),
+        attention::cases(),
         gemm::cases(),
         grouped_gemm::cases(),
         prefill_attention::cases(),
