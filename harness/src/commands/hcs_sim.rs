@@ -177,7 +177,12 @@ impl HcsSim {
 
 /// A heatmap of what the trace is of.
 fn load_heatmap(path: &Path, trace: &RouteTrace) -> anyhow::Result<Heatmap> {
-    let heatmap = Heatmap::load(path, trace.moe_layers(), trace.header.num_experts, trace.header.top_k)?;
+    let heatmap = Heatmap::load(
+        path,
+        trace.moe_layers(),
+        trace.header.num_experts,
+        trace.header.top_k.iter().copied().max().unwrap_or(0),
+    )?;
     heatmap.check_identity(path, &trace.header.identity)?;
     Ok(heatmap)
 }
