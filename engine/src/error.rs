@@ -4,6 +4,7 @@ use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::expert_cache::{CacheError, EncodeError};
 use crate::model::ModelError;
+use crate::synth::SynthError;
 
 /// An engine error.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +108,9 @@ pub enum EngineError {
     /// The expert cache's.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// A synthetic model's.
+    #[error(transparent)]
+    Synthetic(#[from] SynthError),
     /// No memory for the experts.
     #[error("cannot map {bytes} bytes of host memory for the experts: {source}")]
     HostMemory {

@@ -12,6 +12,7 @@
 //! - [`expert_cache`]: packed experts on disk
 //! - [`checkpoint`], [`model`]: files, and what a model is as data
 //! - [`gguf`]: a checkpoint written for llama.cpp
+//! - [`synth`]: made-up weights in the shape of a real model
 
 pub mod bank;
 pub mod checkpoint;
@@ -19,12 +20,15 @@ pub mod device;
 pub mod engine;
 pub mod error;
 pub mod expert_cache;
+pub mod file;
 pub mod gguf;
+pub mod json;
 pub mod memory;
 pub mod model;
 pub mod model_folder;
 pub mod options;
 pub mod residency;
+pub mod synth;
 pub mod weights;
 
 pub use engine::Engine;

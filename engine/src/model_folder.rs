@@ -1,6 +1,6 @@
 //! A checkpoint's folder: the files mapped, the model described, every file fingerprinted.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -11,6 +11,7 @@ use crate::error::EngineError;
 use crate::expert_cache::{CacheIdentity, Encoding, ExpertCache};
 use crate::model::load_spec;
 use crate::model::spec::ModelSpec;
+use crate::synth::SyntheticRecord;
 
 /// What is needed to build an engine, except the experts.
 #[derive(Debug)]
@@ -21,15 +22,22 @@ pub struct ModelFolder {
     pub spec: Arc<ModelSpec>,
     /// SHA-256 of config, tokenizer and weight files.
     pub hashes: Vec<FileHash>,
+    /// How the weights were made up, where they were.
+    pub synthetic: Option<SyntheticRecord>,
 }
 
 impl ModelFolder {
-    /// Opens and hashes a folder. `progress` is called with the number of bytes each time some have been hashed.
+    /// Opens a folder, finds every tensor that the model needs, with its type and shape, and hashes the files. `progress` is called
+    /// with the number of bytes each time some have been hashed.
     pub fn open(dir: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Self, EngineError> {
         let checkpoint = Checkpoint::open(dir)?;
         let spec = Arc::new(load_spec(checkpoint.config_bytes(), &checkpoint.config_path())?);
+        let synthetic = SyntheticRecord::read(checkpoint.config_bytes(), &checkpoint.config_path())?;
+        // Before anything is hashed, built or allocated: a config that asks for more than the files hold fails at once.
+        // The experts of a model that was made up are in no checkpoint.
+        spec.for_each_source(synthetic.is_none(), &mut |source| checkpoint.tensor(source).map(drop))?;
         let hashes = checkpoint.file_hashes(progress)?;
-        Ok(Self { checkpoint, spec, hashes })
+        Ok(Self { checkpoint, spec, hashes, synthetic })
     }
 
     /// One SHA-256 for all files, by name.
@@ -44,6 +52,11 @@ impl ModelFolder {
     /// What an expert cache of this folder must be of.
     pub fn cache_identity(&self, encoding: Encoding) -> Result<CacheIdentity, EngineError> {
         Ok(CacheIdentity::new(&self.checkpoint, &self.spec, encoding, &self.hashes)?)
+    }
+
+    /// Where a synthetic model has its experts: in its own folder, since no checkpoint holds them. `None` for any other.
+    pub fn own_cache(&self, encoding: Encoding) -> Option<PathBuf> {
+        self.synthetic.as_ref().map(|_| self.checkpoint.dir().join(format!("{encoding}.experts")))
     }
 
     /// Reads a whole expert cache into memory, checking its hashes. `progress` is called with bytes read.

@@ -5,7 +5,7 @@
 //! - `repository.rs`: where files are found; `config/`: what is run; `suite/`: which measurements; `corpus/`: pinned texts,
 //!   and prompts of exact length out of them.
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
-//!   `reference_test.rs`: what is measured; `evidence.rs`: from a finished run to a record.
+//!   `reference_test.rs`: what is measured; `synth.rs`: synthetic models; `evidence.rs`: from a finished run to a record.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
 pub mod checkpoint_check;
@@ -26,6 +26,7 @@ pub mod runtime;
 pub mod speed;
 pub mod statistics;
 pub mod suite;
+pub mod synth;
 pub mod windows;
 
 pub use cli::run;

@@ -1,9 +1,10 @@
 // What a thread block of a GEMM does with its tile, whatever the instruction: chooses the width, multiplies, hands the
 // accumulators over.
 //
-// `Work` has: `int count` rows of the image (1 to 128), `const u8* image`, `int groups`, `u32 cols`; `tile(i)` the first byte of the
+// `Work` has: `int count` rows of the image (1 to 128), their panel `const u8* image` and its `u32 pitch`, `int groups`, `u32 cols`; `tile(i)` the first byte of the
 // block's weight tile i, `scales(i)`; `finish<N>(acc, first_tile, first_block, shared)`, where acc[i][j][k] of a thread
-// belongs to output 16 (first_tile + i) + lane / 4 + 8 (k / 2) and token 8 (first_block + j) + 2 (lane % 4) + k % 2.
+// belongs to output 16 (first_tile + i) + lane / 4 + 8 (k / 2) and token 8 (first_block + j) + 2 (lane % 4) + k % 2. For wgmma and INT4 it
+// has `weight_rows()` instead of tiles and scales, and the rows are what it says.
 #pragma once
 
 #include "gemm_mma.cuh"
@@ -14,15 +15,15 @@ constexpr int WGMMA_STAGES = 5;
 template <bool WGMMA, bool INT4, int N, class Work> __device__ __forceinline__ void multiply_block(const Work& work, u8* shared) {
     const auto tile = [&](int i) { return work.tile(i); };
     const auto scales = [&](int i) { return work.scales(i); };
-    const int blocks = (work.count + 7) / 8, warp = threadIdx.x >> 5;
+    const int blocks = blocks_of(work.count), warp = threadIdx.x >> 5;
     if constexpr (WGMMA) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
         __shared__ u64 full[WGMMA_STAGES], empty[WGMMA_STAGES];
         float acc[1][N / 8][4];
         if constexpr (INT4)
-            int4_by_wgmma<N, WGMMA_STAGES>(acc, tile, scales, work.image, blocks, work.groups, shared, full, empty);
+            int4_by_wgmma<N, WGMMA_STAGES>(acc, work.weight_rows(), work.image, work.pitch, blocks, work.groups, shared, full, empty);
         else
-            bf16_by_wgmma<N>(acc, tile, work.cols, work.image, blocks, work.groups, shared);
+            bf16_by_wgmma<N>(acc, tile, work.cols, work.image, work.pitch, blocks, work.groups, shared);
         work.template finish<N>(acc, warp, 0, shared);
 #else
         __trap();  // a launcher's error: these kernels are Hopper's
@@ -31,9 +32,9 @@ template <bool WGMMA, bool INT4, int N, class Work> __device__ __forceinline__ v
         using Shape = MmaShape<N>;
         float acc[Shape::ROWS][Shape::COLS][4];
         if constexpr (INT4)
-            int4_by_mma<N>(acc, tile, scales, work.image, blocks, work.groups, shared);
+            int4_by_mma<N>(acc, tile, scales, work.image, work.pitch, blocks, work.groups, shared);
         else
-            bf16_by_mma<N>(acc, tile, work.cols, work.image, blocks, work.groups, shared);
+            bf16_by_mma<N>(acc, tile, work.cols, work.image, work.pitch, blocks, work.groups, shared);
         work.template finish<N>(acc, Shape::tile(warp), Shape::block(warp), shared);
     }
 }
@@ -64,12 +65,19 @@ template <bool INT4> struct MatrixTiles {
     __device__ __forceinline__ const u16* scales(u32 tile) const {
         return (const u16*)(matrix + (u64)tiles() * groups * 1024) + (u64)clamped(tile) * groups * 16;
     }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    // Rows g and g + 8 of a tile.
+    __device__ __forceinline__ WeightRows weight_rows(u32 at, u32 g) const {
+        return WeightRows{tile(at) + g * 64, scales(at) + g, 8 * 64, 8 * sizeof(u16)};
+    }
+#endif
 };
 
 // out[slot, output] = acc + bias, f32. Row i of the block is slot order[first + i], or first + i without an order.
 template <bool INT4> struct RowsWork {
     MatrixTiles<INT4> weights;
     const u8* image;
+    u32 pitch;
     int count, groups;
     u32 cols;
     u32 first_tile;
@@ -80,6 +88,11 @@ template <bool INT4> struct RowsWork {
 
     __device__ __forceinline__ const u8* tile(int i) const { return weights.tile(first_tile + i); }
     __device__ __forceinline__ const u16* scales(int i) const { return weights.scales(first_tile + i); }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    __device__ __forceinline__ WeightRows weight_rows() const {
+        return weights.weight_rows(first_tile + threadIdx.x / 32, threadIdx.x % 32 / 4);
+    }
+#endif
 
     template <int N, int ROWS, int COLS>
     __device__ __forceinline__ void finish(const float (&acc)[ROWS][COLS][4], int warp_tile, int warp_block, u8*) const {

@@ -23,11 +23,11 @@ template <int CHUNKS> __device__ __forceinline__ void activation_fragments(u32 (
     load_matrices(b, stage + (block + (lane >> 4)) * (CHUNKS * 128) + (2 * step + ((lane >> 3) & 1)) * 128 + (lane & 7) * 16);
 }
 
-// acc = W x, INT4. `tile(i)` gives the nibbles of the block's tile i, `scales(i)` its scales; `image` is the first block's first
-// group; `groups` of 128 columns. `shared` has STAGES * N * 256 bytes.
+// acc = W x, INT4. `tile(i)` gives the nibbles of the block's tile i, `scales(i)` its scales; `image` is
+// the panel, `pitch` bytes from group to group, of which `blocks` blocks are wanted; `groups` of 128 columns. `shared` has STAGES * N * 256 bytes.
 template <int N, class Tile, class Scales>
 __device__ __forceinline__ void int4_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaShape<N>::COLS][4], Tile tile, Scales scales,
-                                            const u8* image, int blocks, int groups, u8* shared) {
+                                            const u8* image, u32 pitch, int blocks, int groups, u8* shared) {
     using Shape = MmaShape<N>;
     constexpr int ROWS = Shape::ROWS, COLS = Shape::COLS;
     const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, row = lane >> 2, run = lane & 3;
@@ -43,10 +43,8 @@ __device__ __forceinline__ void int4_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaS
     auto fill = [&](int group) {
         if (group < groups) {
             const u32 stage = base + group % Shape::STAGES * (N * 256);
-            for (int piece = tid; piece < blocks * 128; piece += GEMM_THREADS) {
-                const u8* from = image + ((u64)(piece >> 7) * groups + group) * BLOCK_BYTES;
-                copy16(stage + piece * 16, from + (piece & 127) * 16);
-            }
+            const u8* from = image + (u64)group * pitch;
+            for (int piece = tid; piece < blocks * 128; piece += GEMM_THREADS) copy16(stage + piece * 16, from + piece * 16);
         }
         copy_commit();
     };
@@ -139,17 +137,17 @@ __device__ __forceinline__ void weight_fragment(u32 (&a)[4], u32 stage, int tile
 }
 
 // Brings half `half` of the image's blocks into a stage, [block][8 chunks][8 rows][8].
-__device__ __forceinline__ void fill_half_image(u32 stage, const u8* image, int blocks, int groups, u32 half) {
+__device__ __forceinline__ void fill_half_image(u32 stage, const u8* image, u32 pitch, int blocks, u32 half) {
+    const u8* group = image + (u64)(half / 2) * pitch + (half & 1) * 1024;
     for (int piece = threadIdx.x; piece < blocks * 64; piece += GEMM_THREADS) {
-        const u8* from = image + ((u64)(piece >> 6) * groups + half / 2) * BLOCK_BYTES + (half & 1) * 1024;
-        copy16(stage + piece * 16, from + (piece & 63) * 16);
+        copy16(stage + piece * 16, group + (piece >> 6) * BLOCK_BYTES + (piece & 63) * 16);
     }
 }
 
 // acc = W x, BF16. As `int4_by_mma`; `shared` has STAGES * (N * 128 + BF16_WEIGHT_STAGE) bytes.
 template <int N, class Tile>
 __device__ __forceinline__ void bf16_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaShape<N>::COLS][4], Tile tile, u32 cols,
-                                            const u8* image, int blocks, int groups, u8* shared) {
+                                            const u8* image, u32 pitch, int blocks, int groups, u8* shared) {
     using Shape = MmaShape<N>;
     constexpr int ROWS = Shape::ROWS, COLS = Shape::COLS;
     constexpr u32 STAGE = N * 128 + BF16_WEIGHT_STAGE;
@@ -159,7 +157,7 @@ __device__ __forceinline__ void bf16_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaS
     auto fill = [&](int half) {
         if (half < halves) {
             const u32 stage = base + half % Shape::STAGES * STAGE;
-            fill_half_image(stage + BF16_WEIGHT_STAGE, image, blocks, groups, half);
+            fill_half_image(stage + BF16_WEIGHT_STAGE, image, pitch, blocks, half);
             fill_bf16_weights(stage, tile, half, cols);
         }
         copy_commit();

@@ -5,45 +5,32 @@
 // multiplies. Order as in gemm_mma.cuh.
 #pragma once
 
+#include "async.cuh"
 #include "gemm_mma.cuh"
 #include "wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ void barrier_init(u64* b, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(b)), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ __forceinline__ void barrier_expect(u64* b, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(b)), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(u64* b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(b)) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(u64* b, u32 parity) {
-    asm volatile("{\n.reg .pred p;\nWAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE_%=;\nbra WAIT_%=;\nDONE_%=:\n}"
-                 :: "r"(shared_address(b)), "r"(parity) : "memory");
-}
-__device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u64* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 :: "r"(to), "l"(from), "r"(bytes), "r"(shared_address(b)) : "memory");
-}
-
 // Operand B in core matrices of 8 rows x 16 bytes without swizzle: 128 bytes apart along the positions, `block` bytes apart
 // along the rows.
-__device__ __forceinline__ u64 descriptor(u32 address, u32 block) {
-    return ((u64)(block >> 4) << 32) | ((u64)(128 >> 4) << 16) | ((address & 0x3FFFF) >> 4);
-}
+__device__ __forceinline__ Operand image_operand(u32 address, u32 block) { return Operand(address, 128, block, 0); }
 
-// acc = W x, INT4, the warp's own tile. Arguments as in `int4_by_mma`; `shared` has STAGES * N * 256 bytes and is aligned to 128.
-template <int N, int STAGES, class Tile, class Scales>
-__device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], Tile tile, Scales scales, const u8* image, int blocks,
-                                              int groups, u8* shared, u64 (&full)[STAGES], u64 (&empty)[STAGES]) {
+// Where the two weight rows of a thread, g and g + 8 of the warp's 16, have their nibbles and scales.
+struct WeightRows {
+    const u8* nibbles;  // of row g
+    const u16* scale;
+    u64 to_nibbles, to_scale;  // bytes from row g to row g + 8
+};
+
+// acc = W x, INT4, 16 rows a warp. Arguments as in `int4_by_mma`; `shared` has STAGES * N * 256 bytes and is aligned to 128.
+// Warps end when they end: nothing waits for the block's last.
+template <int N, int STAGES>
+__device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], const WeightRows& rows, const u8* image, u32 pitch,
+                                              int blocks, int groups, u8* shared, u64 (&full)[STAGES], u64 (&empty)[STAGES]) {
     constexpr u32 STAGE = N * 256;
     constexpr int SLACK = 2;  // groups between the last use of a stage and its refill, so that nobody waits for it
-    const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, row = lane >> 2, run = lane & 3;
-    const u8* nibbles = tile(warp) + row * 64 + run * 16;
-    const u16* scale = scales(warp) + row;
+    const int tid = threadIdx.x, lane = tid & 31;
+    const u8* nibbles = rows.nibbles + (lane & 3) * 16;
     const u32 base = shared_address(shared);
     if (tid == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -53,15 +40,13 @@ __device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
         barrier_init_fence();
     }
     __syncthreads();
-    // By warp 0, a block to each lane.
+    // By one thread.
     auto fill = [&](int group) {
         u64* b = &full[group % STAGES];
-        if (lane == 0) barrier_expect(b, blocks * BLOCK_BYTES);
-        __syncwarp();
-        if (lane < blocks)
-            bulk_copy(base + group % STAGES * STAGE + lane * BLOCK_BYTES, image + ((u64)lane * groups + group) * BLOCK_BYTES, BLOCK_BYTES, b);
+        barrier_expect(b, blocks * BLOCK_BYTES);
+        bulk_copy(base + group % STAGES * STAGE, image + (u64)group * pitch, blocks * BLOCK_BYTES, b);
     };
-    if (warp == 0)
+    if (tid == 0)
         for (int group = 0; group < STAGES && group < groups; group++) fill(group);
 
     u32 fragment[2][8][4];
@@ -69,11 +54,11 @@ __device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
     float factor[2][2];
     auto load = [&](int group, uint4 (&w)[2]) {
         w[0] = load_weights(nibbles + group * 1024);
-        w[1] = load_weights(nibbles + group * 1024 + 512);
+        w[1] = load_weights(nibbles + rows.to_nibbles + group * 1024);
     };
     auto load_factor = [&](int group, float (&f)[2]) {
-        f[0] = load_scale(scale + group * 16);
-        f[1] = load_scale(scale + group * 16 + 8);
+        f[0] = load_scale(rows.scale + group * 16);
+        f[1] = load_scale((const u16*)((const u8*)rows.scale + rows.to_scale) + group * 16);
     };
     auto convert = [&](const uint4 (&w)[2], u32 (&to)[8][4]) {
 #pragma unroll
@@ -83,18 +68,19 @@ __device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
     auto multiply = [&](int group, u32 (&now)[8][4], u32 (&next)[8][4], uint4 (&next_words)[2], float (&f)[2]) {
         const int stage = group % STAGES;
         barrier_wait(&full[stage], group / STAGES & 1);
+        const Operand tokens = image_operand(base + stage * STAGE, BLOCK_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 8; step++)
-            wgmma(sum, now[step], descriptor(base + stage * STAGE + step * 256, BLOCK_BYTES), step > 0);
+        for (int step = 0; step < 8; step++) wgmma(sum, now[step], tokens.at(step * 256), step > 0);
         wgmma_commit();
-        if (warp == 0) {
+        if (tid == 0) {
             const int old = group - SLACK;
             if (old >= 0 && old + STAGES < groups) {
                 barrier_wait(&empty[old % STAGES], old / STAGES & 1);
                 fill(old + STAGES);
             }
         }
+        __syncwarp();
         const float f0 = f[0], f1 = f[1];
         if (group + 1 < groups) convert(next_words, next);
         if (group + 3 < groups) load(group + 3, next_words);
@@ -123,13 +109,12 @@ __device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
         multiply(group, fragment[0], fragment[1], words[1], factor[0]);
         if (group + 1 < groups) multiply(group + 1, fragment[1], fragment[0], words[0], factor[1]);
     }
-    __syncthreads();
 }
 
 // acc = W x, BF16. Weights pass through shared memory; `shared` has 4 * (N * 128 + BF16_WEIGHT_STAGE) bytes.
 template <int N, class Tile>
-__device__ __forceinline__ void bf16_by_wgmma(float (&acc)[1][N / 8][4], Tile tile, u32 cols, const u8* image, int blocks,
-                                              int groups, u8* shared) {
+__device__ __forceinline__ void bf16_by_wgmma(float (&acc)[1][N / 8][4], Tile tile, u32 cols, const u8* image, u32 pitch,
+                                              int blocks, int groups, u8* shared) {
     constexpr int STAGES = 4;
     constexpr u32 STAGE = N * 128 + BF16_WEIGHT_STAGE;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, halves = 2 * groups;
@@ -137,14 +122,13 @@ __device__ __forceinline__ void bf16_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
     auto fill = [&](int half) {
         if (half < halves) {
             const u32 stage = base + half % STAGES * STAGE;
-            fill_half_image(stage + BF16_WEIGHT_STAGE, image, blocks, groups, half);
+            fill_half_image(stage + BF16_WEIGHT_STAGE, image, pitch, blocks, half);
             fill_bf16_weights(stage, tile, half, cols);
         }
         copy_commit();
     };
-    // What this thread has copied must be seen by wgmma, which reads shared memory through another proxy.
     auto arrived = [&] {
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        async_proxy_fence();
         __syncthreads();
     };
     auto load = [&](int half, u32 (&a)[4][4]) {
@@ -153,10 +137,10 @@ __device__ __forceinline__ void bf16_by_wgmma(float (&acc)[1][N / 8][4], Tile ti
     };
     u32 fragment[2][4][4];
     auto multiply = [&](int half, u32 (&now)[4][4], u32 (&next)[4][4]) {
+        const Operand tokens = image_operand(base + half % STAGES * STAGE + BF16_WEIGHT_STAGE, 1024);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 4; step++)
-            wgmma(acc[0], now[step], descriptor(base + half % STAGES * STAGE + BF16_WEIGHT_STAGE + step * 256, 1024), 1);
+        for (int step = 0; step < 4; step++) wgmma(acc[0], now[step], tokens.at(step * 256), 1);
         wgmma_commit();
         copy_wait<1>();
         arrived();       // half + 1 is here, and every warp is done with half - 1

@@ -11,13 +11,13 @@
 template <bool INT4> struct GateUpWork {
     MatrixTiles<INT4> gate, up;
     const u8* image;
+    u32 pitch;
     int count, groups;
     u32 cols;
     u32 out_group, half;
     const float *gate_bias, *up_bias;
     Activation form;
-    u8* out;         // the tile's first block
-    int out_groups;
+    u8* out;         // the tile's panel
 
     __device__ __forceinline__ u32 index(int i) const { return 8 * out_group + half + 2 * (i & 3); }
     __device__ __forceinline__ const u8* tile(int i) const { return i < 4 ? gate.tile(index(i)) : up.tile(index(i)); }
@@ -47,7 +47,7 @@ template <bool INT4> struct GateUpWork {
             }
         __syncthreads();
         const int token = threadIdx.x % N;
-        const int blocks = (count + 7) / 8;
+        const int blocks = blocks_of(count);
         if (token >= 8 * blocks) return;
         for (int chunk = threadIdx.x / N; chunk < 8; chunk += GEMM_THREADS / N) {
             u32 pairs[4];
@@ -68,11 +68,56 @@ template <bool INT4> struct GateUpWork {
                 }
                 pairs[run] = bf16_pair(value[0], value[1]);
             }
-            u8* to = out + ((u64)(token / 8) * out_groups + out_group) * BLOCK_BYTES + half * 1024 + chunk * 128 + token % 8 * 16;
+            u8* to = out + (u64)(out_group * blocks + token / 8) * BLOCK_BYTES + half * 1024 + chunk * 128 + token % 8 * 16;
             *(uint4*)to = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
         }
     }
 };
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// The same by wgmma from INT4, without shared memory: rows g and g + 8 of a warp are gate and up of one output, 32 (g / 2) + x + g % 2 of
+// the group, with x = 16 half + 2 warp. The eight outputs of a warp are a chunk of the image.
+struct PairedGateUpWork : GateUpWork<true> {
+    __device__ __forceinline__ WeightRows weight_rows() const {
+        const u32 warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, at = index(g / 2), row = 2 * warp + g % 2;
+        const u64 to_up = up.matrix - gate.matrix;
+        return WeightRows{gate.tile(at) + row * 64, gate.scales(at) + row, to_up, to_up};
+    }
+
+    template <int N, int ROWS, int COLS>
+    __device__ __forceinline__ void finish(const float (&acc)[ROWS][COLS][4], int warp, int, u8*) const {
+        const u32 lane = threadIdx.x % 32, g = lane / 4;
+        const u32 output = out_group * GROUP + 32 * (g / 2) + 16 * half + 2 * warp + g % 2;
+        const bool present = output < gate.rows, biased = gate_bias && present;
+        const float gate_add = biased ? gate_bias[output] : 0.0f, up_add = biased ? up_bias[output] : 0.0f;
+        const int blocks = blocks_of(count);
+        u8* to = out + (u64)(out_group * blocks) * BLOCK_BYTES + half * 1024 + warp * 128 + lane * 4;
+#pragma unroll
+        for (int j = 0; j < COLS; j++) {
+            if (j >= blocks) break;
+            float value[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float g = acc[0][j][e], u = acc[0][j][2 + e];
+                if (biased) {
+                    g += gate_add;
+                    u += up_add;
+                }
+                value[e] = present && 8 * j + 2 * (int)(lane % 4) + e < count ? activated(g, u) : 0.0f;
+            }
+            // [output][token] to [token][output].
+            u32 pair;
+            asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(pair) : "r"(bf16_pair(value[0], value[1])));
+            *(u32*)(to + j * BLOCK_BYTES) = pair;
+        }
+    }
+};
+
+template <bool FIRST, class A, class B> struct Chosen { using Type = A; };
+template <class A, class B> struct Chosen<false, A, B> { using Type = B; };
+
+#endif
 
 // An expert's first byte; reports one that is absent.
 __device__ __forceinline__ const u8* expert_bytes(const u64* table, u32 expert, Status* status) {
@@ -94,10 +139,15 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     const u8* expert = expert_bytes(table, planned.expert, status);
     if (!expert) return;
     const int groups = (cols + GROUP - 1) / GROUP, out_groups = (rows + GROUP - 1) / GROUP;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    typename Chosen<WGMMA && INT4, PairedGateUpWork, GateUpWork<INT4>>::Type work;
+#else
     GateUpWork<INT4> work;
+#endif
     work.gate = MatrixTiles<INT4>{expert, rows, cols, groups};
     work.up = MatrixTiles<INT4>{expert + up_offset, rows, cols, groups};
     work.image = image + (u64)planned.first_block * groups * BLOCK_BYTES;
+    work.pitch = blocks_of(planned.count) * BLOCK_BYTES;
     work.count = planned.count;
     work.groups = groups;
     work.cols = cols;
@@ -107,7 +157,6 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     work.up_bias = bias_of(expert, up_bias);
     work.form = form;
     work.out = out + (u64)planned.first_block * out_groups * BLOCK_BYTES;
-    work.out_groups = out_groups;
     run_block<WGMMA, INT4>(work);
 }
 
@@ -123,6 +172,7 @@ __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32
     RowsWork<INT4> work;
     work.weights = MatrixTiles<INT4>{expert + offset, rows, cols, groups};
     work.image = image + (u64)planned.first_block * groups * BLOCK_BYTES;
+    work.pitch = blocks_of(planned.count) * BLOCK_BYTES;
     work.count = planned.count;
     work.groups = groups;
     work.cols = cols;

@@ -2,12 +2,12 @@
 #include "tensor.cuh"
 #include "plan.cuh"
 
-// Packs up to 128 rows of one tile and one group. Row i of the tile comes from row `source(i)` of x; rows from `count` to
-// the end of the last block of 8 are zeros.
+// Packs one group of a panel, which has room for `blocks` blocks. Row i comes from row `source(i)` of x; rows from `count`
+// to the end of the last block of 8 are zeros.
 template <class Source>
-__device__ __forceinline__ void pack_tile(const float* x, u64 cols, u32 group, u32 groups, u8* image, u32 first_block, u32 count, Source source) {
+__device__ __forceinline__ void pack_panel(const float* x, u64 cols, u32 group, u8* panel, u32 blocks, u32 count, Source source) {
     const u32 chunk = threadIdx.x & 15;
-    const u32 rows = (count + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
+    const u32 rows = blocks_of(count) * BLOCK_ROWS;
     for (u32 row = threadIdx.x >> 4; row < rows; row += blockDim.x >> 4) {
         u32 pairs[4] = {0, 0, 0, 0};
         if (row < count) {
@@ -20,7 +20,7 @@ __device__ __forceinline__ void pack_tile(const float* x, u64 cols, u32 group, u
                 pairs[run] = bf16_pair(low, high);
             }
         }
-        u8* to = image + ((u64)(first_block + row / BLOCK_ROWS) * groups + group) * BLOCK_BYTES + chunk * 128 + row % BLOCK_ROWS * 16;
+        u8* to = panel + (u64)(group * blocks + row / BLOCK_ROWS) * BLOCK_BYTES + chunk * 128 + row % BLOCK_ROWS * 16;
         *(uint4*)to = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
 }
@@ -29,7 +29,8 @@ __device__ __forceinline__ void pack_tile(const float* x, u64 cols, u32 group, u
 extern "C" __global__ void __launch_bounds__(256) pack_rows(const float* x, u64 tokens, u64 cols, u8* image) {
     const u64 first = (u64)blockIdx.y * TILE_TOKENS;
     const u32 count = (u32)(tokens - first < TILE_TOKENS ? tokens - first : TILE_TOKENS);
-    pack_tile(x, cols, blockIdx.x, gridDim.x, image, blockIdx.y * TILE_BLOCKS, count, [=](u32 row) { return first + row; });
+    u8* panel = image + (u64)blockIdx.y * TILE_BLOCKS * gridDim.x * BLOCK_BYTES;
+    pack_panel(x, cols, blockIdx.x, panel, TILE_BLOCKS, count, [=](u32 row) { return first + row; });
 }
 
 // x [tokens, cols] -> image of all slots in the order of the plan; slot s takes row s / top_k. Grid: (groups, tile bound).
@@ -37,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(256)
 pack_slots(const float* x, u64 cols, u32 top_k, const u32* order, const u32* plan, u8* image) {
     if (blockIdx.y >= plan[0]) return;
     const PlanTile tile = plan_tiles(plan)[blockIdx.y];
-    pack_tile(x, cols, blockIdx.x, gridDim.x, image, tile.first_block, tile.count,
-              [=](u32 row) { return (u64)(order[tile.first + row] / top_k); });
+    pack_panel(x, cols, blockIdx.x, image + (u64)tile.first_block * gridDim.x * BLOCK_BYTES, blocks_of(tile.count), tile.count,
+               [=](u32 row) { return (u64)(order[tile.first + row] / top_k); });
 }
 
 // The tiles of a grouped GEMM from offsets [experts + 1], one block of 256 threads. Experts without slots have no tile.

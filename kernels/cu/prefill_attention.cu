@@ -1,24 +1,13 @@
 // Causal attention of many queries over a layer's KV cache on tensor cores (FlashAttention, arXiv 2205.14135, in its second form
 // 2307.08691). Twin: twin::attention, within the bound of tests/cuda/prefill_attention.rs.
 //
-// A thread block takes up to 64 ROWS neighbouring rows of one key-value head: row r is head r % group of token r / group, so heads that share keys
-// and values share their tiles. Keys come in tiles at absolute positions in ascending order, and a tile of which a row sees
-// nothing multiplies that row's state by exactly 1 and adds exactly 0: a row's bits depend on its query and its keys
-// alone, not on the rows beside it or on the chunk. (A masked value that is infinite or NaN would not be 0: values are finite.)
+// Keys come in tiles at absolute positions in ascending order, and a tile of which a row sees nothing multiplies that row's
+// state by exactly 1 and adds exactly 0: a row's bits depend on its query and its keys alone, not on the rows beside it or on
+// the chunk. (A masked value that is infinite or NaN would not be 0: values are finite.)
 // Queries and the softmax's weights are rounded to BF16, as are keys and values of an F32 cache; sums are f32.
-#include "tensor.cuh"
+#include "attention.cuh"
 
 constexpr int ATTENTION_THREADS = 128;
-
-struct AttentionArgs {
-    const float* q;      // [tokens, heads, head_dim]
-    const u8* cache;     // kernels/src/kv.rs
-    const float* sinks;  // [heads] or null
-    float* out;          // as q
-    float scale;
-    u32 tokens, first_position, heads, kv_heads;
-    u32 window;          // the largest u32: none
-};
 
 // How HEAD_DIM is cut: rows of a block in units of 64, positions of a tile.
 template <int HEAD_DIM> struct AttentionShape {
@@ -36,16 +25,6 @@ template <int HEAD_DIM> struct AttentionShape {
 template <int CHUNKS> __device__ __forceinline__ u32 swizzled(u32 row, u32 chunk) {
     const u32 x = CHUNKS >= 8 ? row & 7 : (row >> 1) & 3;
     return (row * CHUNKS + (chunk ^ x)) * 16;
-}
-
-__device__ __forceinline__ void store16(u32 to, const uint4& v) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" :: "r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-
-// Eight f32 as eight BF16.
-__device__ __forceinline__ uint4 eight_bf16(const float* from) {
-    const float4 a = *(const float4*)from, b = *(const float4*)(from + 4);
-    return make_uint4(bf16_pair(a.x, a.y), bf16_pair(a.z, a.w), bf16_pair(b.x, b.y), bf16_pair(b.z, b.w));
 }
 
 template <int HEAD_DIM, bool BF16> struct AttentionTile {
@@ -94,8 +73,7 @@ template <int HEAD_DIM, bool BF16> __device__ __forceinline__ void attend(const 
     const u32 first_token = first_row / group, last_token = last_row / group;
     const u32 end = args.first_position + args.tokens;
     const u32 oldest = args.first_position + first_token, newest = args.first_position + last_token;
-    const auto first_seen = [&](u32 position) { return position >= args.window ? position + 1 - args.window : 0; };
-    const u32 first_tile = first_seen(oldest) / POSITIONS, last_tile = newest / POSITIONS;
+    const u32 first_tile = first_seen(oldest, args.window) / POSITIONS, last_tile = newest / POSITIONS;
     Tile::load(stages, args.cache, kv_head, args.kv_heads, first_tile, end);
 
     for (int piece = threadIdx.x; piece < Shape::BLOCK_QUERIES * CHUNKS; piece += ATTENTION_THREADS) {
@@ -159,7 +137,7 @@ template <int HEAD_DIM, bool BF16> __device__ __forceinline__ void attend(const 
         }
 
         const u32 first = tile * POSITIONS;
-        if (first + POSITIONS > oldest + 1 || first < first_seen(newest)) {
+        if (first + POSITIONS > oldest + 1 || first < first_seen(newest, args.window)) {
 #pragma unroll
             for (int i = 0; i < ROWS; i++)
 #pragma unroll
@@ -167,7 +145,7 @@ template <int HEAD_DIM, bool BF16> __device__ __forceinline__ void attend(const 
 #pragma unroll
                     for (int k = 0; k < 4; k++) {
                         const u32 position = first + 8 * n + 2 * (lane & 3) + (k & 1);
-                        if (position > to[i][k >> 1] || position < first_seen(to[i][k >> 1])) score[i][n][k] = -infinity();
+                        if (position > to[i][k >> 1] || position < first_seen(to[i][k >> 1], args.window)) score[i][n][k] = -infinity();
                     }
         }
 

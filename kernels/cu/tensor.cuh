@@ -1,9 +1,10 @@
 // What the tensor-core kernels share: PTX wrappers, conversions, and the image that activations are read from.
 //
-// An activation image is BF16, [block of 8 rows][group of 128 columns][16 chunks][8 rows][8 positions]: 2,048 contiguous
-// bytes for each block and group. Position 16 (2 t + u) + 8 h + 2 c + e of a group holds its column 32 c + 8 t + 4 u + 2 h + e, so
+// An activation image is BF16 and made of panels of up to 128 rows, each [group of 128 columns][block of 8 rows][16 chunks]
+// [8 rows][8 positions]: 2,048 bytes for each block and group, and a panel's group contiguous, one copy. Position 16 (2 t + u) + 8 h + 2 c + e of a group holds its column 32 c + 8 t + 4 u + 2 h + e, so
 // that the thread which holds run c of an INT4 row has the fragment of the tensor core in its registers. Missing rows of
-// the last block and missing columns of the last group are +0.0.
+// a block and missing columns of the last group are +0.0. Panels of neighbouring rows have room for 16 blocks, the last one too;
+// those of a grouped GEMM's tiles have as many blocks as they need.
 #pragma once
 
 #include "contract.cuh"
@@ -15,6 +16,9 @@ constexpr u32 BLOCK_BYTES = 2048;   // a block's group
 constexpr u32 TILE_TOKENS = 128;    // image rows that one thread block takes, at most
 constexpr u32 TILE_BLOCKS = TILE_TOKENS / BLOCK_ROWS;
 constexpr u32 GEMM_THREADS = 256;
+
+// Blocks that hold so many rows.
+__device__ __forceinline__ u32 blocks_of(u32 rows) { return (rows + BLOCK_ROWS - 1) / BLOCK_ROWS; }
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 

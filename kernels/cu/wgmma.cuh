@@ -1,5 +1,6 @@
-// wgmma of 64 rows of A in registers with N columns of B in shared memory: D [64, N] += A [64, 16] B [16, N], BF16 to f32.
-// With `accumulate` 0, D = A B. Thread layouts are those of mma.sync, a warp to each 16 rows.
+// wgmma of 64 rows of A with N columns of B in shared memory: D [64, N] += A [64, 16] B [16, N], BF16 to f32. A is in registers or in
+// shared memory, its columns neighbours. With TRANSPOSED the columns N of B are neighbours in memory, else its rows. With
+// `accumulate` 0, D = A B. Thread layouts are those of mma.sync, a warp to each 16 rows.
 #pragma once
 
 #include "tensor.cuh"
@@ -12,55 +13,55 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 
-__device__ __forceinline__ void wgmma(float (&d)[4][4], const u32 (&a)[4], u64 b, u32 accumulate) {
-    asm volatile("{\n.reg .pred p;\n"
-                 "setp.ne.b32 p, %21, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-                   "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                   "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
+// An operand in shared memory: its first byte, and the distances in bytes that its major-ness and swizzle give a meaning
+// (PTX ISA, "Shared memory matrix layout"). Swizzle 0: none, 1: 128 bytes, 2: 64, 3: 32.
+struct Operand {
+    u32 low, high;
 
-__device__ __forceinline__ void wgmma(float (&d)[8][4], const u32 (&a)[4], u64 b, u32 accumulate) {
-    asm volatile("{\n.reg .pred p;\n"
-                 "setp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-                   "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                   "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-                   "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                   "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                   "+f"(d[7][2]), "+f"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
+    __device__ __forceinline__ Operand(u32 address, u32 leading, u32 stride, u32 swizzle)
+        : low((leading >> 4) << 16 | (address & 0x3FFFF) >> 4), high(swizzle << 30 | stride >> 4) {}
+    // The same, so many bytes further on.
+    __device__ __forceinline__ u64 at(u32 bytes) const { return (u64)high << 32 | (low + (bytes >> 4)); }
+};
 
-__device__ __forceinline__ void wgmma(float (&d)[16][4], const u32 (&a)[4], u64 b, u32 accumulate) {
-    asm volatile("{\n.reg .pred p;\n"
-                 "setp.ne.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-                   "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                   "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-                   "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                   "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                   "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                   "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-                   "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                   "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
-                   "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-                   "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
+#define D1(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define D4(i) D1(i), D1(i + 1), D1(i + 2), D1(i + 3)
+#define D8(i) D4(i), D4(i + 4)
+#define D16(i) D8(i), D8(i + 8)
+#define D4_NAMES \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define D8_NAMES \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D16_NAMES \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// A in registers; in shared memory.
+#define WGMMA(blocks, n, a0, a1, a2, a3, b, p, trans)                                                                       \
+    template <int TRANSPOSED = 0>                                                                                           \
+    __device__ __forceinline__ void wgmma(float (&d)[blocks][4], const u32 (&a)[4], u64 b_operand, u32 accumulate) {        \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                                       \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" D##blocks##_NAMES "}, "                     \
+                     "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b ", p, 1, 1, %" #trans ";\n}"                             \
+                     : D##blocks(0)                                                                                         \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_operand), "r"(accumulate), "n"(TRANSPOSED));       \
+    }                                                                                                                       \
+    template <int TRANSPOSED = 0>                                                                                           \
+    __device__ __forceinline__ void wgmma(float (&d)[blocks][4], u64 a_operand, u64 b_operand, u32 accumulate) {            \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a2 ", 0;\n"                                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" D##blocks##_NAMES "}, "                     \
+                     "%" #a0 ", %" #a1 ", p, 1, 1, 0, %" #a3 ";\n}"                                                          \
+                     : D##blocks(0)                                                                                         \
+                     : "l"(a_operand), "l"(b_operand), "r"(accumulate), "n"(TRANSPOSED));                                   \
+    }
+
+WGMMA(4, 32, 16, 17, 18, 19, 20, 21, 22)
+WGMMA(8, 64, 32, 33, 34, 35, 36, 37, 38)
+WGMMA(16, 128, 64, 65, 66, 67, 68, 69, 70)
+
+#undef WGMMA
 
 #endif

@@ -8,8 +8,8 @@
 use std::cell::RefCell;
 
 use assay_kernels::cuda::{
-    Cuda, CudaError, DeviceImage, DeviceMatrix, DevicePlan, DeviceSlice, Instruction, Stream, image_bytes, plan_words,
-    slot_image_bytes,
+    Cuda, CudaError, DeviceImage, DeviceMatrix, DevicePlan, DeviceSlice, GemmProduct, Instruction, Stream, image_bytes,
+    plan_words, slot_image_bytes,
 };
 use assay_kernels::layout::{ExpertLayout, MatrixFormat, matrix_bytes};
 use assay_kernels::{Activation, KvFormat, KvLayout, twin};
@@ -175,6 +175,28 @@ fn dense(bench: &Bench, format: MatrixFormat, tokens: usize, rows: usize, cols: 
     bench.free();
 }
 
+/// Queries, keys and values of a layer in one launch.
+fn projections(bench: &Bench, format: MatrixFormat, tokens: usize) {
+    let x = bench.floats(tokens * HIDDEN);
+    let image = DeviceImage::new(HIDDEN, bench.memory(image_bytes(tokens, HIDDEN).unwrap())).unwrap();
+    bench.cuda.pack_rows(bench.stream, x, image).unwrap();
+    let widths = [HEADS, KV_HEADS, KV_HEADS].map(|heads| heads * HEAD_DIM);
+    let products = widths.map(|rows| {
+        let w = bench.memory(matrix_bytes(format, rows, HIDDEN).unwrap());
+        bench.fill_matrix(w.address(), format, rows, HIDDEN);
+        let w = DeviceMatrix::new(format, rows, HIDDEN, w).unwrap();
+        GemmProduct { w, bias: None, out: bench.memory(tokens * rows) }
+    });
+    let rows: usize = widths.iter().sum();
+    for instruction in instructions(bench) {
+        let what = format!("{} {} q, k and v, {tokens} tokens", format.name(), instruction.name());
+        bench.time(&what, 2.0 * (tokens * rows * HIDDEN) as f64, 0.0, |_| {
+            bench.cuda.gemm_many(bench.stream, instruction, image, &products)
+        });
+    }
+    bench.free();
+}
+
 /// All experts of a layer; each token's experts are drawn evenly.
 fn experts(bench: &Bench, format: MatrixFormat, tokens: usize) {
     let layout = ExpertLayout::new(format, HIDDEN, INTER, false).unwrap();
@@ -240,9 +262,14 @@ fn attention(bench: &Bench, format: KvFormat, past: usize, tokens: usize) {
     let out = bench.memory(q.len());
     let visible: usize = (0..tokens).map(|t| past + t + 1).sum();
     let flop = (4 * visible * HEADS * HEAD_DIM) as f64;
-    bench.time(&format!("attention {format:?} {tokens} at {past}"), flop, 0.0, |_| {
-        bench.cuda.prefill_attention(bench.stream, q, HEADS, past, layout, cache, (0.088, None), None, out)
-    });
+    let mut instructions = vec![Instruction::Mma, bench.cuda.prefill_attention_instruction(&layout)];
+    instructions.dedup();
+    for instruction in instructions {
+        let (cuda, stream, form) = (&bench.cuda, bench.stream, (0.088, None));
+        bench.time(&format!("attention {format:?} {} {tokens} at {past}", instruction.name()), flop, 0.0, |_| {
+            cuda.prefill_attention_by(stream, instruction, q, HEADS, past, layout, cache, form, None, out)
+        });
+    }
     bench.free();
 }
 
@@ -263,6 +290,7 @@ fn main() {
             dense(&bench, format, tokens, HEADS * HEAD_DIM, HIDDEN);
         }
         dense(&bench, format, 8192, KV_HEADS * HEAD_DIM, HIDDEN);
+        projections(&bench, format, 8192);
         dense(&bench, format, 8192, HIDDEN, HEADS * HEAD_DIM);
     }
     dense(&bench, MatrixFormat::Bf16, 8192, 8192, 8192);

@@ -104,7 +104,8 @@ impl<D: Device> Engine<D> {
         };
         calibration.max_prompt_tokens = calibration.longest_prompt(context, free.saturating_sub(margin));
         self.size_tiers(&mut calibration);
-        self.residency.take_counters();
+        // Its prompts are nobody's: what they used says nothing about what is wanted.
+        self.residency.forget_usage();
         self.fill_hard(calibration.hard_experts)?;
         self.note(Phase::Calibration);
         self.calibration = Some(calibration);

@@ -6,6 +6,7 @@ use super::low_water::Phase;
 use crate::device::{Arithmetic, Device};
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, MoeSpec};
+use crate::residency::Recorded;
 use crate::weights::{FfnWeights, MoeWeights};
 
 impl<D: Device> Engine<D> {
@@ -22,10 +23,12 @@ impl<D: Device> Engine<D> {
             Err(error) => {
                 self.recover(Vec::new());
                 self.residency.drop_in_flight();
+                self.recorded.iter_mut().for_each(Recorded::failed);
                 return Err(error);
             }
         };
         self.position += 1;
+        self.recorded.iter_mut().for_each(Recorded::decoded);
         self.note(Phase::Decode);
         Ok(chosen)
     }
@@ -64,6 +67,7 @@ impl<D: Device> Engine<D> {
         let mut routes = vec![0u32; moe.num_experts_per_tok];
         self.device.download(pass.routes(moe)?.as_bytes(), bytemuck::cast_slice_mut(&mut routes))?;
         self.count_routes(moe_layer, &routes);
+        self.recorded.iter_mut().for_each(|recorded| recorded.routed(&routes));
         let slots = self.plan.landing_slots;
         let misses =
             self.residency.route(moe_layer, &routes).ok_or(EngineError::Landing { layer: moe_layer, slots })?;

@@ -28,9 +28,9 @@ use crate::device::{Arithmetic, Buffer, Device, Kernel, Launch, LinkCounters, Sp
 use crate::error::EngineError;
 use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
 use crate::memory::{BankMap, MemoryPlan, Workspace};
-use crate::model::spec::ModelSpec;
+use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::options::EngineOptions;
-use crate::residency::{Heatmap, Miss, Residency, ResidencyCounters};
+use crate::residency::{Heatmap, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
 use crate::weights::Weights;
 use assay_kernels::KvLayout;
 use layer::LayerPass;
@@ -62,6 +62,8 @@ pub struct Engine<D: Device> {
     position: usize,
     /// Routes counted while observing, `[moe layer][expert]`.
     observed: Option<Vec<Vec<u64>>>,
+    /// Routes of decode while recording.
+    recorded: Option<Recorded>,
 }
 
 /// How full the device is with experts.
@@ -137,6 +139,7 @@ impl<D: Device> Engine<D> {
             run_low_water: u64::MAX,
             position: 0,
             observed: None,
+            recorded: None,
         };
         engine.note(Phase::Startup);
         engine.calibrate()?;
@@ -206,6 +209,26 @@ impl<D: Device> Engine<D> {
     /// Routes counted since [`Engine::observe_routes`], `[moe layer][expert]`; stops counting.
     pub fn take_observed(&mut self) -> Option<Vec<Vec<u64>>> {
         self.observed.take()
+    }
+
+    /// Starts recording the routes of decode; see [`Engine::take_recorded`]. A replay knows nothing of tokens before this call.
+    pub fn record_routes(&mut self) {
+        self.recorded = Some(Recorded::default());
+    }
+    /// What was recorded since [`Engine::record_routes`], and what a trace says about the model; stops recording.
+    pub fn take_recorded(&mut self) -> Option<(TraceShape, Recorded)> {
+        let recorded = self.recorded.take()?;
+        let top_k = self.spec.layers.iter().filter_map(|layer| match &layer.ffn {
+            FfnSpec::Moe(moe) => Some(moe.num_experts_per_tok),
+            FfnSpec::Dense(_) => None,
+        });
+        let shape = TraceShape {
+            num_experts: self.plan.sizes.num_experts,
+            top_k: top_k.collect(),
+            expert_bytes: self.plan.slot_bytes(),
+            landing_slots: self.plan.landing_slots,
+        };
+        Some((shape, recorded))
     }
 
     /// Complete logits after the last token, `[vocab_size]`.

@@ -84,6 +84,7 @@ impl<D: Device> Engine<D> {
             }
         };
         self.position += tokens.len();
+        self.recorded.iter_mut().for_each(|recorded| recorded.prefilled(tokens.len()));
         self.note(Phase::Prefill);
         self.restore_soft()?;
         self.note(Phase::Restore);

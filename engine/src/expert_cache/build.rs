@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,13 +10,14 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::encode::{EncodeError, Encoding, SquaredError, encode_rows};
+use super::encode::SquaredError;
 use super::error::CacheError;
 use super::header::{Header, PAGE_BYTES, hex};
 use super::identity::{CacheIdentity, LayerGeometry, moe_layers};
 use super::read::ExpertCache;
-use crate::checkpoint::{Checkpoint, CheckpointError};
-use crate::model::spec::{LinearSource, MlpSpec, ModelSpec};
+use super::source::{CheckpointExperts, ExpertPlace, ExpertSource};
+use crate::checkpoint::Checkpoint;
+use crate::model::spec::{MlpSpec, ModelSpec};
 
 /// How often a builder that waits for another looks again.
 const LOCK_POLL: Duration = Duration::from_millis(50);
@@ -77,12 +77,27 @@ pub fn build(
     options: &BuildOptions<'_>,
     progress: impl FnMut(u64, u64),
 ) -> Result<BuildReport, CacheError> {
-    build_through(checkpoint, spec, identity, path, options, progress, |file| file)
+    build_from(&CheckpointExperts(checkpoint), spec, identity, path, options, progress)
 }
 
-/// [`build`], with every write going through what `wrap` makes of the file.
+/// [`build`] from any source of experts.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_from(
+    source: &dyn ExpertSource,
+    spec: &ModelSpec,
+    identity: &CacheIdentity,
+    path: &Path,
+    options: &BuildOptions<'_>,
+    progress: impl FnMut(u64, u64),
+) -> Result<BuildReport, CacheError> {
+    build_through(source, spec, identity, path, options, progress, |file| file)
+}
+
+/// [`build_from`], with every write going through what `wrap` makes of the file.
 pub(super) fn build_through<W: Write + Seek + Send>(
-    checkpoint: &Checkpoint,
+    source: &dyn ExpertSource,
     spec: &ModelSpec,
     identity: &CacheIdentity,
     path: &Path,
@@ -106,7 +121,7 @@ pub(super) fn build_through<W: Write + Seek + Send>(
     let file = File::create(&temporary.path).map_err(CacheError::io("create", &temporary.path))?;
     let handle = file.try_clone().map_err(CacheError::io("open", &temporary.path))?;
     let mut builder =
-        Builder { checkpoint, identity, sink: wrap(file), path, temporary: &temporary.path, options, progress };
+        Builder { source, identity, sink: wrap(file), path, temporary: &temporary.path, options, progress };
     let (bytes, layers) = builder.write(spec)?;
     drop(builder);
     handle.sync_all().map_err(CacheError::io("sync", &temporary.path))?;
@@ -168,7 +183,7 @@ fn check_cancelled(path: &Path, options: &BuildOptions<'_>) -> Result<(), CacheE
 }
 
 struct Builder<'a, W, P> {
-    checkpoint: &'a Checkpoint,
+    source: &'a dyn ExpertSource,
     identity: &'a CacheIdentity,
     sink: W,
     path: &'a Path,
@@ -191,13 +206,13 @@ impl<W: Write + Seek + Send, P: FnMut(u64, u64)> Builder<'_, W, P> {
         (self.progress)(0, total);
         let layers = moe_layers(spec).zip(&identity.layers).zip(&mut header.layers);
         for (((_, moe), geometry), record) in layers {
-            self.check_sources(&moe.experts)?;
+            self.source.check(&moe.experts)?;
             packed.clear();
             packed.resize(record.bytes(), 0);
             let error = self.encode_layer(&moe.experts, geometry, &mut packed, record.offset, total)?;
             reports.push(LayerReport { layer: geometry.layer, error });
             record.sha256 = self.write_layer(&packed)?;
-            self.checkpoint.release()?;
+            self.source.layer_done()?;
             (self.progress)((record.offset + record.bytes() as u64).next_multiple_of(PAGE_BYTES), total);
         }
         let header_bytes = self.header_bytes(&header)?;
@@ -212,17 +227,6 @@ impl<W: Write + Seek + Send, P: FnMut(u64, u64)> Builder<'_, W, P> {
         header.to_bytes().map_err(bad)
     }
 
-    /// Finds every tensor before memory for the layer is taken.
-    fn check_sources(&self, experts: &[MlpSpec]) -> Result<(), CacheError> {
-        for expert in experts {
-            for linear in [&expert.gate_proj, &expert.up_proj, &expert.down_proj] {
-                self.checkpoint.tensor(&linear.weight)?;
-                linear.bias.as_ref().map(|bias| self.checkpoint.tensor(bias)).transpose()?;
-            }
-        }
-        Ok(())
-    }
-
     fn encode_layer(
         &mut self,
         experts: &[MlpSpec],
@@ -234,14 +238,17 @@ impl<W: Write + Seek + Send, P: FnMut(u64, u64)> Builder<'_, W, P> {
         let batch = rayon::current_num_threads().max(1) * EXPERTS_PER_THREAD;
         let mut sum = SquaredError::default();
         let mut done = offset;
-        let encoder = ExpertEncoder { checkpoint: self.checkpoint, encoding: self.identity.encoding, geometry };
+        let (source, encoding) = (self.source, self.identity.encoding);
         let batches = experts.chunks(batch).zip(packed.chunks_mut(batch.saturating_mul(geometry.expert.bytes)));
-        for (experts, packed) in batches {
+        for (index, (experts, packed)) in batches.enumerate() {
             check_cancelled(self.path, self.options)?;
             let errors: Result<Vec<SquaredError>, CacheError> = experts
                 .par_iter()
                 .zip(packed.par_chunks_exact_mut(geometry.expert.bytes))
-                .map(|(expert, packed)| encoder.expert(expert, packed))
+                .enumerate()
+                .map(|(place, (spec, packed))| {
+                    source.pack(&ExpertPlace { geometry, expert: index * batch + place, spec, encoding }, packed)
+                })
                 .collect();
             sum = errors?.into_iter().fold(sum, SquaredError::and);
             done += packed.len() as u64;
@@ -258,61 +265,5 @@ impl<W: Write + Seek + Send, P: FnMut(u64, u64)> Builder<'_, W, P> {
         let (written, hash) = rayon::join(write, || Sha256::digest(packed));
         written.map_err(CacheError::io("write", self.temporary))?;
         Ok(hex(&hash))
-    }
-}
-
-/// Encodes the experts of one layer.
-struct ExpertEncoder<'a> {
-    checkpoint: &'a Checkpoint,
-    encoding: Encoding,
-    geometry: &'a LayerGeometry,
-}
-
-/// An error while rows are read or packed, before the tensor's name is added.
-enum RowsError {
-    Checkpoint(CheckpointError),
-    Encode(EncodeError),
-}
-
-impl From<EncodeError> for RowsError {
-    fn from(error: EncodeError) -> Self {
-        Self::Encode(error)
-    }
-}
-
-impl ExpertEncoder<'_> {
-    fn expert(&self, expert: &MlpSpec, packed: &mut [u8]) -> Result<SquaredError, CacheError> {
-        let layout = &self.geometry.expert;
-        let (hidden, intermediate) = (layout.hidden_size, layout.moe_intermediate_size);
-        let gate = self.matrix(&expert.gate_proj, intermediate, hidden, &mut packed[layout.gate()])?;
-        let up = self.matrix(&expert.up_proj, intermediate, hidden, &mut packed[layout.up()])?;
-        let down = self.matrix(&expert.down_proj, hidden, intermediate, &mut packed[layout.down()])?;
-        let linears = [&expert.gate_proj, &expert.up_proj, &expert.down_proj];
-        for (linear, range) in linears.into_iter().zip(layout.biases().into_iter().flatten()) {
-            // `geometry` has seen to it that there is one for each.
-            let Some(bias) = &linear.bias else { continue };
-            let values = self.checkpoint.tensor(bias)?.to_f32_vec()?;
-            for (out, value) in packed[range].as_chunks_mut().0.iter_mut().zip(values) {
-                *out = value.to_le_bytes();
-            }
-        }
-        Ok(gate.and(up).and(down))
-    }
-
-    fn matrix(
-        &self,
-        source: &LinearSource,
-        rows: usize,
-        cols: usize,
-        out: &mut [u8],
-    ) -> Result<SquaredError, CacheError> {
-        let view = self.checkpoint.tensor(&source.weight)?;
-        let fill = |rows: Range<usize>, values: &mut [f32]| view.rows_f32(rows, values).map_err(RowsError::Checkpoint);
-        encode_rows(self.encoding, rows, cols, fill, out).map_err(|error| match error {
-            RowsError::Checkpoint(error) => error.into(),
-            RowsError::Encode(source_error) => {
-                CacheError::Encode { tensor: source.weight.name.clone(), source: source_error }
-            }
-        })
     }
 }

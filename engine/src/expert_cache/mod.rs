@@ -25,6 +25,7 @@
 //! - `encode`: rows of f32 to a packed matrix, also for matrices that are not experts
 //! - `header`: the header's types, its reading and its checks
 //! - `identity`: what a cache must be of, and where it lies by default
+//! - `source`: where experts come from: a checkpoint, or what makes them up
 //! - `build`, `read`, `verify`: the file itself
 //! - `error`: what can go wrong
 
@@ -35,15 +36,18 @@ mod header;
 mod identity;
 pub mod quantize;
 mod read;
+mod source;
 mod verify;
 
-pub use build::{BuildOptions, BuildReport, LayerReport, build};
+pub use build::{BuildOptions, BuildReport, LayerReport, build, build_from};
 pub use encode::{EncodeError, Encoding, SquaredError, encode_matrix, encode_rows};
 pub use error::CacheError;
 pub use header::{EncodingRecord, Header, LayerRecord, MethodRecord, SourceRecord};
 pub use identity::{CacheIdentity, LayerGeometry, default_path};
 pub use quantize::QuantizeMethod;
 pub use read::{CacheInfo, ExpertCache, info};
+pub(crate) use source::write_bias;
+pub use source::{ExpertPlace, ExpertSource};
 pub use verify::{VerifyReport, verify};
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::checkpoint::CheckpointError;
+use crate::expert_cache::CacheError;
 
 /// Why a checkpoint could not be written as GGUF.
 #[derive(Debug, thiserror::Error)]
@@ -10,6 +11,19 @@ pub enum GgufError {
     /// A file of the checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// An expert cache.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// A tensor's values do not fit its type.
+    #[error("tensor {tensor}: {found}, expected {expected}")]
+    Values {
+        /// The tensor, by its name in the file.
+        tensor: String,
+        /// What was found.
+        found: String,
+        /// What the type can hold.
+        expected: String,
+    },
     /// The operating system refused.
     #[error("cannot {action} {path}: {source}")]
     Io {

@@ -6,20 +6,35 @@ use std::path::Path;
 
 use super::error::GgufError;
 use super::metadata::{self, ConfigExtras};
+use super::part::CachedLayer;
 use super::write::{self, GgufType};
 use super::{tensors, vocabulary};
 use crate::checkpoint::Checkpoint;
-use crate::expert_cache::Encoding;
+use crate::expert_cache::{Encoding, ExpertCache};
 use crate::model::spec::ModelSpec;
 
 /// In which form weights are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportOptions {
-    /// Type of the matrices.
+    /// Type of the matrices. Q4_0 holds what INT4 by the largest magnitude leaves of them.
     pub matrices: GgufType,
+    /// Type of the experts' matrices.
+    pub expert_matrices: GgufType,
     /// INT4 leaves of the experts what the expert cache holds of them, so that another program computes with the very
-    /// weights of a quantised config. That needs matrices in F32: BF16 has too few bits for `q * scale`.
+    /// weights of a quantised config. That needs F32 or Q4_0: BF16 has too few bits for `q * scale`. Experts that come out
+    /// of a cache are left as they are.
     pub experts: Encoding,
+}
+
+/// What is written.
+#[derive(Debug, Clone, Copy)]
+pub struct ExportSource<'a> {
+    /// The checkpoint.
+    pub checkpoint: &'a Checkpoint,
+    /// The model that it is.
+    pub spec: &'a ModelSpec,
+    /// Experts that the checkpoint does not hold.
+    pub experts: Option<&'a ExpertCache>,
 }
 
 /// What was written.
@@ -33,31 +48,26 @@ pub struct ExportReport {
     pub bytes: u64,
 }
 
-/// Writes a checkpoint and its tokenizer as GGUF to `path`. `name` is the model's name for readers. The file appears under its name only when it is complete. `progress` is called with bytes written and bytes in
-/// all; `false` from it stops the export.
+/// Writes a checkpoint and its tokenizer as GGUF to `path`. `name` is the model's name for readers. The file appears under its
+/// name only when it is complete. `progress` is called with bytes written and bytes in all; `false` from it stops the export.
+/// At most one layer of a cache is in memory.
 ///
 /// # Errors
-/// A family, rope or tokenizer that GGUF or llama.cpp has no place for, a tensor that is not what the config says, a disk
-/// that is full.
+/// A family, rope or tokenizer that GGUF or llama.cpp has no place for, a tensor that is not what the config says, values that
+/// a type does not hold, a disk that is full.
 pub fn export(
-    checkpoint: &Checkpoint,
-    spec: &ModelSpec,
+    source: ExportSource<'_>,
     options: ExportOptions,
     name: &str,
     path: &Path,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<ExportReport, GgufError> {
-    if options.experts != Encoding::Bf16 && options.matrices != GgufType::F32 {
-        return Err(GgufError::Unsupported {
-            what: "the type of the matrices",
-            found: "BF16".to_owned(),
-            expected: format!("F32 for experts in {}", options.experts),
-        });
-    }
+    let ExportSource { checkpoint, spec, experts } = source;
+    check_experts(experts.is_some(), options)?;
     let extras = ConfigExtras::read(checkpoint.config_bytes(), &checkpoint.config_path())?;
-    let mut keys = metadata::keys(spec, &extras, name, options.matrices)?;
+    let mut keys = metadata::keys(spec, &extras, name, options.expert_matrices)?;
     keys.extend(vocabulary::keys(checkpoint.dir(), spec.vocab_size, &extras)?);
-    let tensors = tensors::tensors(checkpoint, spec, options)?;
+    let tensors = tensors::tensors(source, options)?;
     let total: u64 = tensors.iter().map(write::Tensor::bytes).sum();
     let mut done = 0;
     let mut advance = |bytes: u64| {
@@ -72,14 +82,34 @@ pub fn export(
     let mut out = BufWriter::new(&temporary.file);
     let io_error = |error| GgufError::io("write", path)(error);
     out.write_all(&header).map_err(io_error)?;
+    let mut layer = CachedLayer::new(experts);
     for tensor in &tensors {
-        write::data(tensor, &mut out, io_error, &mut advance)?;
+        write::data(tensor, &mut layer, &mut out, io_error, &mut advance)?;
         checkpoint.release()?;
     }
     out.flush().map_err(io_error)?;
     drop(out);
     let bytes = temporary.keep(path)?;
     Ok(ExportReport { tensors: tensors.len(), keys: keys.len(), bytes })
+}
+
+/// Refuses a type that does not hold experts of the encoding asked for.
+fn check_experts(cached: bool, options: ExportOptions) -> Result<(), GgufError> {
+    let fits = match (cached, options.experts, options.expert_matrices) {
+        // Each value is looked at.
+        (true, _, _) => true,
+        (false, Encoding::Bf16, dtype) => dtype != GgufType::Q4_0,
+        (false, Encoding::Int4(_), dtype) => dtype != GgufType::Bf16,
+    };
+    if fits {
+        return Ok(());
+    }
+    let expected = match options.experts {
+        Encoding::Bf16 => "BF16 or F32 for experts as they are".to_owned(),
+        Encoding::Int4(_) => format!("F32 or Q4_0 for experts in {}", options.experts),
+    };
+    let found = options.expert_matrices.name().to_owned();
+    Err(GgufError::Unsupported { what: "the type of the experts' matrices", found, expected })
 }
 
 /// A file beside its final place.

@@ -60,7 +60,7 @@ impl ConfigExtras {
     }
 }
 
-/// The keys of `general.*` and of the architecture. `name` is the model's, for readers.
+/// The keys of `general.*` and of the architecture. `name` is the model's, for readers; `experts` is the type of their matrices.
 ///
 /// # Errors
 /// A family or a property that has no place in GGUF.
@@ -68,7 +68,7 @@ pub(super) fn keys(
     spec: &ModelSpec,
     extras: &ConfigExtras,
     name: &str,
-    matrices: GgufType,
+    experts: GgufType,
 ) -> Result<Vec<(String, Value)>, GgufError> {
     let architecture = architecture(spec)?;
     let moe = uniform_experts(spec)?;
@@ -76,9 +76,11 @@ pub(super) fn keys(
     if spec.layers.iter().any(|layer| layer.attention.rope != attention.rope) {
         return Err(unsupported("rope", "different from layer to layer", "the same in every layer"));
     }
-    let file_type = match matrices {
+    // Most of the weights are the experts'.
+    let file_type = match experts {
         GgufType::F32 => 0,
         GgufType::Bf16 => 32,
+        GgufType::Q4_0 => 2,
     };
     let mut keys = vec![
         ("general.architecture".to_owned(), Value::String(architecture.to_owned())),

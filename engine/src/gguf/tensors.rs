@@ -1,16 +1,17 @@
 //! Which tensor of the checkpoint becomes which tensor of the file.
 
 use super::error::GgufError;
-use super::export::ExportOptions;
+use super::export::{ExportOptions, ExportSource};
+use super::part::{CachedMatrix, Part, Projection};
+use super::values::{Q4_0_BLOCK, Rounding};
 use super::write::{GgufType, Tensor};
-use crate::checkpoint::Checkpoint;
-use crate::expert_cache::Encoding;
+use crate::expert_cache::{Encoding, QuantizeMethod};
 use crate::model::spec::{FfnSpec, LayerSpec, LinearSource, MlpSpec, ModelSpec, TensorSource};
 
 /// Collects tensors in the order in which they are written.
 struct Collector<'a> {
-    checkpoint: &'a Checkpoint,
-    /// Type of matrices; vectors and routers are F32 whatever it is.
+    source: ExportSource<'a>,
+    /// Types of matrices; vectors and routers are F32 whatever they are.
     options: ExportOptions,
     tensors: Vec<Tensor<'a>>,
 }
@@ -18,16 +19,13 @@ struct Collector<'a> {
 /// All tensors of a model.
 ///
 /// # Errors
-/// A tensor that is missing or has another shape or type than the config says.
-pub(super) fn tensors<'a>(
-    checkpoint: &'a Checkpoint,
-    spec: &ModelSpec,
-    options: ExportOptions,
-) -> Result<Vec<Tensor<'a>>, GgufError> {
-    let mut collector = Collector { checkpoint, options, tensors: Vec::new() };
+/// A tensor that is missing or has another shape or type than the config says, or rows that Q4_0 cannot cut into blocks.
+pub(super) fn tensors(source: ExportSource<'_>, options: ExportOptions) -> Result<Vec<Tensor<'_>>, GgufError> {
+    let spec: &ModelSpec = source.spec;
+    let mut collector = Collector { source, options, tensors: Vec::new() };
     collector.matrix("token_embd.weight", &spec.embed_tokens)?;
     for (index, layer) in spec.layers.iter().enumerate() {
-        collector.layer(&format!("blk.{index}"), layer)?;
+        collector.layer(index, layer)?;
     }
     collector.vector("output_norm.weight", &spec.final_norm)?;
     // Without a head of its own llama.cpp uses the embedding.
@@ -38,7 +36,8 @@ pub(super) fn tensors<'a>(
 }
 
 impl<'a> Collector<'a> {
-    fn layer(&mut self, block: &str, layer: &LayerSpec) -> Result<(), GgufError> {
+    fn layer(&mut self, index: usize, layer: &LayerSpec) -> Result<(), GgufError> {
+        let block = format!("blk.{index}");
         self.vector(&format!("{block}.attn_norm.weight"), &layer.input_layernorm)?;
         let attention = &layer.attention;
         if let Some(norms) = &attention.qk_norm {
@@ -57,10 +56,13 @@ impl<'a> Collector<'a> {
                 self.linear(&format!("{block}.ffn_down"), &mlp.down_proj)
             }
             FfnSpec::Moe(moe) => {
-                self.add(format!("{block}.ffn_gate_inp.weight"), GgufType::F32, &[&moe.router.weight])?;
-                self.stacked(&format!("{block}.ffn_gate_exps.weight"), &moe.experts, |expert| &expert.gate_proj)?;
-                self.stacked(&format!("{block}.ffn_up_exps.weight"), &moe.experts, |expert| &expert.up_proj)?;
-                self.stacked(&format!("{block}.ffn_down_exps.weight"), &moe.experts, |expert| &expert.down_proj)
+                self.vector(&format!("{block}.ffn_gate_inp.weight"), &moe.router.weight)?;
+                for (name, projection) in
+                    [("gate", Projection::Gate), ("up", Projection::Up), ("down", Projection::Down)]
+                {
+                    self.stacked(format!("{block}.ffn_{name}_exps.weight"), index, &moe.experts, projection)?;
+                }
+                Ok(())
             }
         }
     }
@@ -76,35 +78,70 @@ impl<'a> Collector<'a> {
     /// One matrix of every expert, one after another, as a tensor with one more dimension.
     fn stacked(
         &mut self,
-        name: &str,
+        name: String,
+        layer: usize,
         experts: &[MlpSpec],
-        projection: impl Fn(&MlpSpec) -> &LinearSource,
+        projection: Projection,
     ) -> Result<(), GgufError> {
-        let sources: Vec<&TensorSource> = experts.iter().map(|expert| &projection(expert).weight).collect();
-        self.add(name.to_owned(), self.options.matrices, &sources)?;
+        let linear = |expert: &MlpSpec| match projection {
+            Projection::Gate => expert.gate_proj.weight.clone(),
+            Projection::Up => expert.up_proj.weight.clone(),
+            Projection::Down => expert.down_proj.weight.clone(),
+        };
+        let shape = experts.first().map(|expert| linear(expert).shape).unwrap_or_default();
+        let layout = self.source.experts.and_then(|cache| cache.expert_layout(layer));
+        let parts = match layout {
+            Some(layout) => (0..experts.len())
+                .map(|expert| Part::Cached(CachedMatrix { layer, expert, projection, layout }))
+                .collect(),
+            None => experts.iter().map(|expert| self.view(&linear(expert))).collect::<Result<_, _>>()?,
+        };
+        let rounding = match (layout, self.options.experts) {
+            (Some(_), _) => Rounding::Exact,
+            (None, Encoding::Bf16) => Rounding::None,
+            (None, Encoding::Int4(method)) => Rounding::Int4(method),
+        };
+        self.add(name, self.options.expert_matrices, &shape, parts, rounding)?;
         if let Some(tensor) = self.tensors.last_mut() {
             tensor.dims.push(experts.len() as u64);
-            tensor.quantize = match self.options.experts {
-                Encoding::Bf16 => None,
-                Encoding::Int4(method) => Some(method),
-            };
         }
         Ok(())
     }
 
     fn matrix(&mut self, name: &str, source: &TensorSource) -> Result<(), GgufError> {
-        self.add(name.to_owned(), self.options.matrices, &[source])
+        let dtype = self.options.matrices;
+        let rounding = if dtype == GgufType::Q4_0 { Rounding::Int4(QuantizeMethod::Amax) } else { Rounding::None };
+        let parts = vec![self.view(source)?];
+        self.add(name.to_owned(), dtype, &source.shape, parts, rounding)
     }
 
     fn vector(&mut self, name: &str, source: &TensorSource) -> Result<(), GgufError> {
-        self.add(name.to_owned(), GgufType::F32, &[source])
+        let parts = vec![self.view(source)?];
+        self.add(name.to_owned(), GgufType::F32, &source.shape, parts, Rounding::None)
     }
 
-    fn add(&mut self, name: String, dtype: GgufType, sources: &[&TensorSource]) -> Result<(), GgufError> {
-        let parts = sources.iter().map(|source| self.checkpoint.tensor(source)).collect::<Result<Vec<_>, _>>()?;
-        let dims =
-            sources.first().map_or_else(Vec::new, |source| source.shape.iter().rev().map(|&dim| dim as u64).collect());
-        self.tensors.push(Tensor { name, dims, dtype, parts, quantize: None });
+    fn view(&self, source: &TensorSource) -> Result<Part<'a>, GgufError> {
+        Ok(Part::View(self.source.checkpoint.tensor(source)?))
+    }
+
+    fn add(
+        &mut self,
+        name: String,
+        dtype: GgufType,
+        shape: &[usize],
+        parts: Vec<Part<'a>>,
+        rounding: Rounding,
+    ) -> Result<(), GgufError> {
+        let cols = shape.last().copied().unwrap_or(1);
+        if dtype == GgufType::Q4_0 && !cols.is_multiple_of(Q4_0_BLOCK) {
+            return Err(GgufError::Unsupported {
+                what: "the width of a matrix",
+                found: format!("{cols} ({name})"),
+                expected: format!("a multiple of Q4_0's block, {Q4_0_BLOCK}"),
+            });
+        }
+        let dims = shape.iter().rev().map(|&dim| dim as u64).collect();
+        self.tensors.push(Tensor { name, dims, dtype, parts, rounding });
         Ok(())
     }
 }

@@ -2,17 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{ExportOptions, ExportReport, GgufError, GgufType, export};
+use super::{ExportOptions, ExportReport, ExportSource, GgufError, GgufType, export};
 use crate::checkpoint::Checkpoint;
 use crate::expert_cache::quantize::quantize_group;
-use crate::expert_cache::{Encoding, QuantizeMethod};
+use crate::expert_cache::{Encoding, ExpertCache, QuantizeMethod};
 use crate::model::load_spec;
+use crate::model_folder::ModelFolder;
+use crate::synth::{Recipe, Shape, write_model};
 
-const BF16: ExportOptions = ExportOptions { matrices: GgufType::Bf16, experts: Encoding::Bf16 };
+const BF16: ExportOptions =
+    ExportOptions { matrices: GgufType::Bf16, expert_matrices: GgufType::Bf16, experts: Encoding::Bf16 };
+const F32: ExportOptions =
+    ExportOptions { matrices: GgufType::F32, expert_matrices: GgufType::F32, experts: Encoding::Bf16 };
 
 fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(path)
@@ -21,7 +27,13 @@ fn fixture(path: &str) -> PathBuf {
 fn write(model: &Path, options: ExportOptions, out: &Path) -> Result<ExportReport, GgufError> {
     let checkpoint = Checkpoint::open(model)?;
     let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path()).unwrap();
-    export(&checkpoint, &spec, options, "tiny-moe", out, &mut |_, _| true)
+    export(
+        ExportSource { checkpoint: &checkpoint, spec: &spec, experts: None },
+        options,
+        "tiny-moe",
+        out,
+        &mut |_, _| true,
+    )
 }
 
 /// A reader of its own, so that the writer is not checked by itself.
@@ -105,7 +117,12 @@ impl Reader {
         let mut found = BTreeMap::new();
         for (name, dims, kind, offset) in infos {
             assert_eq!(offset, expected_offset, "{name}");
-            let bytes = dims.iter().product::<u64>() * if kind == 0 { 4 } else { 2 };
+            let elements = dims.iter().product::<u64>();
+            let bytes = match kind {
+                0 => elements * 4,
+                2 => elements / 32 * 18,
+                _ => elements * 2,
+            };
             expected_offset = (offset + bytes).next_multiple_of(32);
             let at = start + offset as usize;
             found.insert(name, Tensor { dims, kind, data: reader.bytes[at..at + bytes as usize].to_vec() });
@@ -113,6 +130,26 @@ impl Reader {
         assert_eq!(reader.bytes.len() as u64, start as u64 + expected_offset, "nothing after the last tensor");
         Contents { keys, tensors: found }
     }
+}
+
+impl Tensor {
+    /// The values, as ggml reads them.
+    fn floats(&self) -> Vec<f32> {
+        match self.kind {
+            0 => self.data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+            30 => self.data.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32()).collect(),
+            2 => self.data.chunks(18).flat_map(q4_0_floats).collect(),
+            other => panic!("type {other}"),
+        }
+    }
+}
+
+/// A block: an F16 scale, then the first half in lower nibbles and the second in upper ones, 8 standing for 0.
+fn q4_0_floats(block: &[u8]) -> Vec<f32> {
+    let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+    let value = |nibble: u8| (f32::from(nibble) - 8.0) * scale;
+    let lower = block[2..].iter().map(|byte| value(byte & 15));
+    lower.chain(block[2..].iter().map(|byte| value(byte >> 4))).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -158,7 +195,7 @@ fn f32_holds_the_same_values() {
     let folder = tempfile::tempdir().unwrap();
     let (narrow, wide) = (folder.path().join("bf16"), folder.path().join("f32"));
     write(&fixture("models/tiny-moe"), BF16, &narrow).unwrap();
-    write(&fixture("models/tiny-moe"), ExportOptions { matrices: GgufType::F32, ..BF16 }, &wide).unwrap();
+    write(&fixture("models/tiny-moe"), F32, &wide).unwrap();
     let (narrow, wide) = (Reader::read(&narrow), Reader::read(&wide));
     assert_eq!(wide.keys["general.file_type"]["value"], json!(0));
     for (name, tensor) in &narrow.tensors {
@@ -176,17 +213,12 @@ fn f32_holds_the_same_values() {
 fn experts_are_rounded_as_the_expert_cache_rounds_them() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, rounded) = (folder.path().join("plain"), folder.path().join("rounded"));
-    let f32_options = ExportOptions { matrices: GgufType::F32, ..BF16 };
     let method = QuantizeMethod::Search;
-    write(&fixture("models/tiny-moe"), f32_options, &plain).unwrap();
-    write(&fixture("models/tiny-moe"), ExportOptions { experts: Encoding::Int4(method), ..f32_options }, &rounded)
-        .unwrap();
+    write(&fixture("models/tiny-moe"), F32, &plain).unwrap();
+    write(&fixture("models/tiny-moe"), ExportOptions { experts: Encoding::Int4(method), ..F32 }, &rounded).unwrap();
     let (plain, rounded) = (Reader::read(&plain), Reader::read(&rounded));
-    let floats = |tensor: &Tensor| -> Vec<f32> {
-        tensor.data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
-    };
     for (name, tensor) in &plain.tensors {
-        let (before, after) = (floats(tensor), floats(&rounded.tensors[name]));
+        let (before, after) = (tensor.floats(), rounded.tensors[name].floats());
         if !name.contains("_exps") {
             assert!(before == after, "{name}");
             continue;
@@ -197,6 +229,71 @@ fn experts_are_rounded_as_the_expert_cache_rounds_them() {
             let scale = quantize_group(method, before, &mut q).scale.to_f32();
             assert!(q.iter().zip(after).all(|(&q, &after)| f32::from(q) * scale == after), "{name}");
         }
+    }
+}
+
+#[test]
+fn q4_0_holds_what_int4_leaves() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, wide, narrow) = (folder.path().join("plain"), folder.path().join("wide"), folder.path().join("narrow"));
+    let experts = Encoding::Int4(QuantizeMethod::Search);
+    let q4_0 = ExportOptions { matrices: GgufType::Q4_0, expert_matrices: GgufType::Q4_0, experts };
+    write(&fixture("models/tiny-moe"), F32, &plain).unwrap();
+    write(&fixture("models/tiny-moe"), ExportOptions { experts, ..F32 }, &wide).unwrap();
+    write(&fixture("models/tiny-moe"), q4_0, &narrow).unwrap();
+    let (plain, wide, narrow) = (Reader::read(&plain), Reader::read(&wide), Reader::read(&narrow));
+    assert_eq!(narrow.keys["general.file_type"]["value"], json!(2));
+    for (name, tensor) in &narrow.tensors {
+        let found = tensor.floats();
+        if name.contains("_exps") {
+            assert!(tensor.kind == 2 && found == wide.tensors[name].floats(), "{name}");
+        } else if tensor.kind == 0 {
+            assert!(found == plain.tensors[name].floats(), "{name}");
+        } else {
+            for (before, after) in plain.tensors[name].floats().chunks(128).zip(found.chunks(128)) {
+                let mut q = [0i8; 128];
+                let scale = quantize_group(QuantizeMethod::Amax, before, &mut q).scale.to_f32();
+                assert!(q.iter().zip(after).all(|(&q, &after)| f32::from(q) * scale == after), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_synthetic_model_is_the_same_in_every_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = fixture("../suites/shapes/tiny.json");
+    let shape = Shape::parse("tiny", &std::fs::read(&path).unwrap(), &path).unwrap().with_layers(2).unwrap();
+    let export_as = |name: &str, encoding: Encoding, matrices: GgufType, expert_matrices: GgufType| {
+        let dir = folder.path().join(encoding.to_string());
+        if !dir.exists() {
+            let recipe = Recipe { experts: encoding, ..Recipe::new(3) };
+            write_model(&shape, &recipe, &dir, &AtomicBool::new(false), &mut |_, _, _| ()).unwrap();
+        }
+        let model = ModelFolder::open(&dir, &|_| {}).unwrap();
+        let cache = model.own_cache(encoding).unwrap();
+        let cache = ExpertCache::open(&cache, &model.cache_identity(encoding).unwrap()).unwrap();
+        let source = ExportSource { checkpoint: &model.checkpoint, spec: &model.spec, experts: Some(&cache) };
+        let options = ExportOptions { matrices, expert_matrices, experts: encoding };
+        let out = folder.path().join(name);
+        export(source, options, "tiny", &out, &mut |_, _| true).unwrap();
+        Reader::read(&out)
+    };
+    let int4 = Encoding::Int4(QuantizeMethod::Amax);
+    let narrow = export_as("narrow", int4, GgufType::Q4_0, GgufType::Q4_0);
+    let mixed = export_as("mixed", int4, GgufType::Bf16, GgufType::Q4_0);
+    let wide = export_as("wide", Encoding::Bf16, GgufType::Bf16, GgufType::Bf16);
+    assert_eq!(narrow.tensors.len(), 27);
+    for (name, tensor) in &narrow.tensors {
+        let kinds = [tensor.kind, mixed.tensors[name].kind, wide.tensors[name].kind];
+        let expected = match name {
+            name if name.contains("_exps") => [2, 2, 30],
+            name if name.contains("norm") || name.contains("gate_inp") => [0, 0, 0],
+            _ => [2, 30, 30],
+        };
+        assert_eq!(kinds, expected, "{name}");
+        let values = wide.tensors[name].floats();
+        assert!(tensor.floats() == values && mixed.tensors[name].floats() == values, "{name}");
     }
 }
 
@@ -226,11 +323,20 @@ fn what_cannot_be_said_is_refused_and_leaves_no_file() {
     check("tokenizer.json", "\"id\": 0,", "\"id\": 4096,", "id 4096 where the model's vocabulary has 4096");
     let int4 = ExportOptions { experts: Encoding::Int4(QuantizeMethod::Amax), ..BF16 };
     let message = write(&model, int4, &out).unwrap_err().to_string();
-    assert!(message.contains("expected F32"), "{message}");
+    assert!(message.contains("expected F32 or Q4_0"), "{message}");
+    let q4_0 = ExportOptions { expert_matrices: GgufType::Q4_0, ..BF16 };
+    let message = write(&model, q4_0, &out).unwrap_err().to_string();
+    assert!(message.contains("is Q4_0") && message.contains("expected BF16 or F32"), "{message}");
     std::fs::write(&out, "kept").unwrap();
     let checkpoint = Checkpoint::open(&model).unwrap();
     let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path()).unwrap();
-    let stopped = export(&checkpoint, &spec, BF16, "x", &out, &mut |done, total| done * 2 < total);
+    let stopped = export(
+        ExportSource { checkpoint: &checkpoint, spec: &spec, experts: None },
+        BF16,
+        "x",
+        &out,
+        &mut |done, total| done * 2 < total,
+    );
     assert!(matches!(stopped, Err(GgufError::Interrupted)));
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "kept");
 }

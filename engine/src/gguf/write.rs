@@ -5,13 +5,13 @@
 
 use std::io::{self, Write};
 
-use assay_kernels::layout::GROUP_COLS;
 use half::bf16;
+use rayon::prelude::*;
 
 use super::error::GgufError;
+use super::part::{CachedLayer, CachedMatrix, Part};
+use super::values::{Problem, Q4_0_BLOCK, Q4_0_BLOCK_BYTES, Rounding, encode};
 use crate::checkpoint::TensorView;
-use crate::expert_cache::QuantizeMethod;
-use crate::expert_cache::quantize::quantize_group;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const VERSION: u32 = 3;
@@ -27,6 +27,8 @@ pub enum GgufType {
     F32,
     /// Brain floating point, 16 bits.
     Bf16,
+    /// Blocks of 32 four-bit integers with an F16 scale each.
+    Q4_0,
 }
 
 impl GgufType {
@@ -35,14 +37,25 @@ impl GgufType {
         match self {
             Self::F32 => 0,
             Self::Bf16 => 30,
+            Self::Q4_0 => 2,
         }
     }
 
-    /// Bytes of one element.
-    fn bytes(self) -> u64 {
+    /// As ggml calls it.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::F32 => "F32",
+            Self::Bf16 => "BF16",
+            Self::Q4_0 => "Q4_0",
+        }
+    }
+
+    /// Bytes of so many elements, whole blocks of them.
+    fn bytes(self, elements: u64) -> u64 {
+        match self {
+            Self::F32 => elements * 4,
+            Self::Bf16 => elements * 2,
+            Self::Q4_0 => elements / Q4_0_BLOCK as u64 * Q4_0_BLOCK_BYTES as u64,
         }
     }
 }
@@ -97,16 +110,16 @@ pub(super) struct Tensor<'a> {
     /// The dimension whose elements are adjacent first: the reverse of a checkpoint's shape.
     pub(super) dims: Vec<u64>,
     pub(super) dtype: GgufType,
-    /// Tensors of the checkpoint, one after another.
-    pub(super) parts: Vec<TensorView<'a>>,
-    /// Written as the values that INT4 leaves of the weights.
-    pub(super) quantize: Option<QuantizeMethod>,
+    /// Its values, one part after another.
+    pub(super) parts: Vec<Part<'a>>,
+    /// What becomes of them.
+    pub(super) rounding: Rounding,
 }
 
 impl Tensor<'_> {
     pub(super) fn bytes(&self) -> u64 {
         // Every part was checked against its file's size, so the sum cannot overflow in 64 bits.
-        self.parts.iter().map(|part| part.elements() as u64 * self.dtype.bytes()).sum()
+        self.parts.iter().map(|part| self.dtype.bytes(part.elements() as u64)).sum()
     }
 }
 
@@ -136,51 +149,89 @@ pub(super) fn header(keys: &[(String, Value)], tensors: &[Tensor<'_>]) -> Vec<u8
     out
 }
 
-/// One tensor's bytes and the padding after them. `progress` is called with the number of bytes each time some are written.
+/// Takes the bytes of a tensor as they are made.
+type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), GgufError>;
+
+/// One tensor's bytes and the padding after them. `layer` holds the experts of the layer that was read last. `progress` is called
+/// with the number of bytes each time some are written.
 pub(super) fn data(
     tensor: &Tensor<'_>,
+    layer: &mut CachedLayer<'_>,
     out: &mut impl Write,
     io_error: impl Fn(io::Error) -> GgufError,
     progress: &mut dyn FnMut(u64) -> Result<(), GgufError>,
 ) -> Result<(), GgufError> {
-    let (mut wide, mut narrow) = (Vec::<f32>::new(), Vec::<bf16>::new());
+    let mut sink = |bytes: &[u8]| {
+        out.write_all(bytes).map_err(&io_error)?;
+        progress(bytes.len() as u64)
+    };
+    let mut cached = Vec::new();
     for part in &tensor.parts {
-        let step = (BLOCK_ELEMENTS / part.cols().max(1)).max(1);
-        for first in (0..part.rows()).step_by(step) {
-            let rows = first..part.rows().min(first + step);
-            let elements = rows.len() * part.cols();
-            let bytes = match tensor.dtype {
-                GgufType::F32 => {
-                    wide.resize(elements, 0.0);
-                    part.rows_f32(rows, &mut wide)?;
-                    if let Some(method) = tensor.quantize {
-                        wide.chunks_mut(part.cols().max(1)).for_each(|row| round_trip(method, row));
-                    }
-                    wide.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()
-                }
-                GgufType::Bf16 => {
-                    narrow.resize(elements, bf16::ZERO);
-                    part.rows_bf16(rows, &mut narrow)?;
-                    narrow.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()
-                }
-            };
-            out.write_all(&bytes).map_err(&io_error)?;
-            progress(bytes.len() as u64)?;
+        match part {
+            Part::View(view) => view_data(tensor, view, &mut sink)?,
+            Part::Cached(matrix) => cached.push(*matrix),
         }
     }
+    cached_data(tensor, &cached, layer, &mut sink)?;
     let bytes = tensor.bytes();
     let padding = bytes.next_multiple_of(ALIGNMENT) - bytes;
     out.write_all(&[0u8; ALIGNMENT as usize][..padding as usize]).map_err(&io_error)
 }
 
-/// Replaces a row's weights by what INT4 leaves of them: `q * scale`, which f32 holds exactly.
-fn round_trip(method: QuantizeMethod, row: &mut [f32]) {
-    let mut quantised = [0i8; GROUP_COLS];
-    for group in row.chunks_mut(GROUP_COLS) {
-        let q = &mut quantised[..group.len()];
-        let scale = quantize_group(method, group, q).scale.to_f32();
-        group.iter_mut().zip(q).for_each(|(value, q)| *value = f32::from(*q) * scale);
+/// A tensor of the checkpoint, some rows at a time.
+fn view_data(tensor: &Tensor<'_>, view: &TensorView<'_>, sink: Sink<'_>) -> Result<(), GgufError> {
+    let (mut wide, mut narrow, mut bytes) = (Vec::<f32>::new(), Vec::<bf16>::new(), Vec::new());
+    let cols = view.cols();
+    let step = (BLOCK_ELEMENTS / cols.max(1)).max(1);
+    for first in (0..view.rows()).step_by(step) {
+        let rows = first..view.rows().min(first + step);
+        let elements = rows.len() * cols;
+        bytes.clear();
+        if (tensor.dtype, tensor.rounding) == (GgufType::Bf16, Rounding::None) {
+            narrow.resize(elements, bf16::ZERO);
+            view.rows_bf16(rows, &mut narrow)?;
+            bytes.extend(narrow.iter().flat_map(|value| value.to_le_bytes()));
+        } else {
+            wide.resize(elements, 0.0);
+            view.rows_f32(rows, &mut wide)?;
+            encode(tensor.dtype, tensor.rounding, cols, &mut wide, &mut bytes)
+                .map_err(|problem| in_tensor(tensor, problem))?;
+        }
+        sink(&bytes)?;
     }
+    Ok(())
+}
+
+/// Matrices of a layer's experts, several at a time.
+fn cached_data(
+    tensor: &Tensor<'_>,
+    matrices: &[CachedMatrix],
+    layer: &mut CachedLayer<'_>,
+    sink: Sink<'_>,
+) -> Result<(), GgufError> {
+    for matrices in matrices.chunks(rayon::current_num_threads().max(1)) {
+        let Some(first) = matrices.first() else { continue };
+        let experts = layer.of(first.layer)?;
+        let made: Result<Vec<Vec<u8>>, Problem> = matrices
+            .par_iter()
+            .map(|matrix| {
+                let mut values =
+                    matrix.values(experts).map_err(|error| (error.to_string(), "a matrix of the cache"))?;
+                let mut bytes = Vec::new();
+                encode(tensor.dtype, tensor.rounding, matrix.cols(), &mut values, &mut bytes)?;
+                Ok(bytes)
+            })
+            .collect();
+        for bytes in made.map_err(|problem| in_tensor(tensor, problem))? {
+            sink(&bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn in_tensor(tensor: &Tensor<'_>, (found, expected): Problem) -> GgufError {
+    let (name, dtype) = (&tensor.name, tensor.dtype.name());
+    GgufError::Values { tensor: name.clone(), found, expected: format!("{expected} ({dtype})") }
 }
 
 fn write_string(text: &str, out: &mut Vec<u8>) {

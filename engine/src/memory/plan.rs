@@ -95,6 +95,7 @@ fn aligned(bytes: Option<u64>, what: &'static str) -> Result<u64, EngineError> {
 impl MemoryPlan {
     /// For a model and options.
     pub fn new(spec: &ModelSpec, options: &EngineOptions) -> Result<Self, EngineError> {
+        options.check(spec)?;
         let sizes = Sizes::of(spec);
         let bank = bank_map(spec, &sizes, options.precision.experts.format())?;
         let mut kv = 0u64;

@@ -1,6 +1,8 @@
 //! Memory that a device's kernels use while they run: partial results, operands in another form.
 
-use assay_kernels::cuda::{attention_workspace_bytes, grouped_workspace_bytes, image_bytes, prefill_attention_supports};
+use assay_kernels::cuda::{
+    attention_workspace_bytes, grouped_workspace_bytes, image_bytes, prefill_attention_supports,
+};
 
 use super::Sizes;
 use crate::device::{Arithmetic, DeviceKind};

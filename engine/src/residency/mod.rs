@@ -10,14 +10,19 @@
 //! - [`policy`]: who is wanted and who leaves
 //! - [`heatmap`]: how often each expert was routed to on other text, the prior
 //! - [`slots`]: slots, table, landing, promotion
+//! - [`trace`]: routes as decode chose them, in a file; [`simulate`]: residency replayed from one, without a model
 
 pub mod heatmap;
 pub mod policy;
+pub mod simulate;
 mod slots;
+pub mod trace;
 
 pub use heatmap::{Heatmap, HeatmapError, HeatmapIdentity, HeatmapText};
 pub use policy::{Policy, PolicyKind, Usage};
+pub use simulate::{SimulateOptions, Simulated, simulate};
 pub use slots::{Miss, Residency, ResidencyCounters, Tier};
+pub use trace::{Recorded, RouteTrace, TraceError, TraceShape};
 
 /// An expert of the whole model: `moe_layer * num_experts + expert`, layers without experts not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

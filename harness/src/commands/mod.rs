@@ -6,6 +6,7 @@ mod checkpoint_check;
 mod completions;
 mod doctor;
 mod export;
+mod hcs_sim;
 mod heatmap;
 mod identity;
 mod ledger;
@@ -13,6 +14,7 @@ mod perplexity;
 mod reference_test;
 mod report;
 mod roofline;
+mod synth;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -33,12 +35,16 @@ pub enum Command {
     ReferenceTest(reference_test::ReferenceTest),
     /// How often each expert is routed to, as a prior for residency
     Heatmap(heatmap::HeatmapCommand),
+    /// Replay recorded routes through residency policies, without a model
+    HcsSim(hcs_sim::HcsSim),
     /// Routed experts, packed once: build, check, describe
     Cache(cache::Cache),
     /// Evidence of earlier runs: check it, read it, keep it
     Ledger(ledger::Ledger),
     /// A checkpoint in another program's format
     Export(export::Export),
+    /// Made-up weights in the shape of a real model
+    Synth(synth::Synth),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
     /// Make the published figures out of the tracked ledger
@@ -63,10 +69,12 @@ impl Command {
             Command::Perplexity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
             Command::Heatmap(command) => command.run(format),
+            Command::HcsSim(command) => command.run(format),
             Command::Cache(command) => command.run(format),
             Command::Ledger(command) => command.run(format),
             Command::ReferenceTest(command) => command.run(format),
             Command::Export(command) => command.run(format),
+            Command::Synth(command) => command.run(format),
             Command::Identity(command) => command.run(format),
             Command::Report(command) => command.run(format),
             Command::Roofline(command) => command.run(format),

@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::perplexity::{Comparison, DocumentScore, Documents, MIN_DOCUMENTS, SHAPE, Total, compare, score};
 use crate::repository::Repository;
-use crate::runtime::{IdentityInputs, Runtime};
+use crate::runtime::{IdentityInputs, Opened, Runtime};
 use anyhow::ensure;
 use assay_ledgers::{
     DocumentRow, Draft, EvidenceClass, Identity, PerplexityBody, PerplexityComparison, Sha256, Verdict, VerdictRow,
@@ -54,6 +54,7 @@ struct Scored {
 impl Perplexity {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
+        ensure!(self.prompts != PromptSet::Random, "random token ids are no text that could be predicted");
         let from_file = self.token_ids.as_deref().map(Documents::from_token_ids).transpose()?;
         let other = self.compare.as_ref().map(ConfigArgs::named);
         let mut scored = Vec::new();
@@ -94,7 +95,10 @@ impl Perplexity {
             !loaded.config.mechanics_only,
             "config {name} is for mechanics only: its quality figures would mean nothing (mechanics_only = true)"
         );
-        let mut runtime = Runtime::start(loaded, repository)?;
+        let opened = Opened::new(loaded)?;
+        opened.refuse_synthetic("how well it predicts text")?;
+        let heatmap = opened.heatmap()?;
+        let mut runtime = Runtime::load(opened, heatmap, repository)?;
         if documents.is_none() {
             *documents = Some(Documents::from_set(self.prompts, repository, &runtime.tokenizer()?)?);
         }

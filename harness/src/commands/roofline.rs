@@ -39,6 +39,6 @@ impl RooflineCommand {
             link.row([format!("{mib}")].into_iter().chain(rates));
         }
         Answer::new(&roofline)?.table(ceilings).table(link).print(format)?;
-        Ok(Exit::Pass)
+        Ok(Exit::DONE)
     }
 }

@@ -3,12 +3,17 @@
 use super::book::{Book, Region, TextSpan};
 use super::{Corpus, PromptSet};
 use assay_engine::checkpoint::tokenizer::{Tokenizer, TokenizerError};
+use assay_engine::synth::routing::random_ids;
+use assay_ledgers::Sha256 as Digest256;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 
 /// Bytes that a token of English text takes at most, on average, with the vocabularies in use. A start is preferred
 /// that leaves this much text; one that turns out to leave too little is passed over all the same.
 const AMPLE_BYTES_PER_TOKEN: usize = 6;
+
+/// As many stretches of random ids as the other sets have books.
+const RANDOM_BOOKS: usize = 6;
 
 /// What a prompt is for; each use has a region of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +90,9 @@ impl<'a> PromptCutter<'a> {
         };
         let books = &self.corpus.books;
         let key = format!("{}/{prompt_use:?}/{tokens}", self.corpus.set.name());
+        if self.corpus.set == PromptSet::Random {
+            return Ok(self.random(&format!("{key}/{repetition}"), tokens));
+        }
         let first = choose(&key, books.len()) + repetition;
         let in_turn = || (0..books.len()).map(|step| &books[(first + step) % books.len()]);
         let chosen = in_turn().map(|book| {
@@ -108,6 +116,10 @@ impl<'a> PromptCutter<'a> {
     /// # Errors
     /// When a part has too few tokens, or the tokenizer fails.
     pub fn spread(&self, region: Region, per_book: usize, tokens: usize) -> Result<Vec<Prompt>, PromptError> {
+        if self.corpus.set == PromptSet::Random {
+            let key = |index| format!("{}/{region:?}/{tokens}/{index}", self.corpus.set.name());
+            return Ok((0..per_book * RANDOM_BOOKS).map(|index| self.random(&key(index), tokens)).collect());
+        }
         let mut prompts = Vec::with_capacity(per_book * self.corpus.books.len());
         for book in &self.corpus.books {
             let range = book.range(region);
@@ -120,6 +132,20 @@ impl<'a> PromptCutter<'a> {
             }
         }
         Ok(prompts)
+    }
+
+    /// Random ids of the vocabulary. What stands for their text is the ids.
+    fn random(&self, key: &str, tokens: usize) -> Prompt {
+        let vocab_size = self.tokenizer.largest_id() as usize + 1;
+        let ids = random_ids(choose(key, usize::MAX), tokens, vocab_size);
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let span = TextSpan {
+            book: "random token ids".to_owned(),
+            canonical_sha256: Digest256::of(&bytes),
+            start: 0,
+            end: bytes.len(),
+        };
+        Prompt { tokens: ids, span }
     }
 
     fn tokenize(&self, book: &Book, bytes: Range<usize>, needed: usize) -> Result<Prompt, PromptError> {

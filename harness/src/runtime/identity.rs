@@ -85,7 +85,7 @@ impl Opened {
             sampling: if inputs.sampled { Sampling::Greedy } else { Sampling::None },
             prompts: PromptsIdentity { set: inputs.prompt_set, texts: inputs.texts },
             suite: inputs.suite.map(|suite| SuiteIdentity { name: suite.name, file: suite.sha256 }),
-            synthetic: false,
+            synthetic: self.folder.synthetic.is_some(),
         })
     }
 

@@ -2,9 +2,9 @@
 
 use super::launch::{Grid, Stream, arguments};
 use super::module::Function;
-use super::pack::{TILE_TOKENS, aligned, tile_grid};
+use super::pack::{TILE_TOKENS, aligned, image_rows, tile_grid};
 use super::{Cuda, CudaError, DeviceImage, DeviceMatrix, DeviceSlice};
-use crate::error::{KernelError, expect_len, rows_of};
+use crate::error::{KernelError, expect_len, product, rows_of};
 use crate::layout::MatrixFormat;
 
 /// Weight rows that one thread block takes.
@@ -41,6 +41,39 @@ impl Instruction {
     }
 }
 
+/// Matrices that one launch takes.
+const MOST_MATRICES: usize = 4;
+
+/// One of the products of [`Cuda::gemm_many`].
+#[derive(Debug, Clone, Copy)]
+pub struct GemmProduct {
+    /// `[rows, cols]`.
+    pub w: DeviceMatrix,
+    /// `[rows]`.
+    pub bias: Option<DeviceSlice<f32>>,
+    /// `[tokens, rows]`.
+    pub out: DeviceSlice<f32>,
+}
+
+/// `struct GemmMatrix` of `cu/gemm.cu`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Matrix {
+    matrix: u64,
+    bias: u64,
+    out: u64,
+    rows: u32,
+    first_block: u32,
+}
+
+/// `struct GemmMatrices` of `cu/gemm.cu`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Matrices {
+    matrices: [Matrix; MOST_MATRICES],
+    count: u32,
+}
+
 impl Cuda {
     /// The instruction for this device's GEMMs: it depends on nothing else.
     pub fn instruction(&self) -> Instruction {
@@ -62,34 +95,77 @@ impl Cuda {
         bias: Option<DeviceSlice<f32>>,
         out: DeviceSlice<f32>,
     ) -> Result<(), CudaError> {
+        self.gemm_many(stream, instruction, image, &[GemmProduct { w, bias, out }])
+    }
+
+    /// [`Cuda::gemm`] of one image with 1 to 4 matrices of the same columns and format in one launch: small matrices fill what large
+    /// ones leave idle. Bits are those of a launch each.
+    ///
+    /// # Errors
+    /// `Kernel`, `Call`.
+    pub fn gemm_many(
+        &self,
+        stream: Stream,
+        instruction: Instruction,
+        image: DeviceImage,
+        products: &[GemmProduct],
+    ) -> Result<(), CudaError> {
         const KERNEL: &str = "gemm";
-        let tokens = rows_of(KERNEL, "out [tokens, rows]", out.len(), w.rows())?;
-        image.check(KERNEL, tokens, w.cols())?;
-        aligned(KERNEL, "the address of w", w.address())?;
-        if let Some(bias) = bias {
-            expect_len(KERNEL, "bias [rows]", bias.len(), w.rows())?;
+        let first = match products {
+            [first, ..] if products.len() <= MOST_MATRICES => first,
+            _ => return Err(geometry("matrices", "1 to 4", products.len()).into()),
+        };
+        let (format, cols) = (first.w.format(), first.w.cols());
+        let tokens = rows_of(KERNEL, "out [tokens, rows]", first.out.len(), first.w.rows())?;
+        image.check(KERNEL, image_rows(tokens), cols)?;
+        let mut matrices = Matrices { matrices: [Matrix::default(); MOST_MATRICES], count: products.len() as u32 };
+        let mut blocks = 0;
+        for (to, GemmProduct { w, bias, out }) in matrices.matrices.iter_mut().zip(products) {
+            expect_len(KERNEL, "columns of w", w.cols(), cols)?;
+            if w.format() != format {
+                return Err(geometry("matrices of another format", "0", 1).into());
+            }
+            expect_len(KERNEL, "out [tokens, rows]", out.len(), product(KERNEL, "out", &[tokens, w.rows()])?)?;
+            aligned(KERNEL, "the address of w", w.address())?;
+            if let Some(bias) = bias {
+                expect_len(KERNEL, "bias [rows]", bias.len(), w.rows())?;
+            }
+            *to = Matrix {
+                matrix: w.address(),
+                bias: bias.map_or(0, DeviceSlice::address),
+                out: out.address(),
+                rows: size(KERNEL, w.rows())?,
+                first_block: size(KERNEL, blocks)?,
+            };
+            blocks += w.rows().div_ceil(TILE_OUTPUTS);
         }
-        let grid = self.gemm_grid(
-            KERNEL,
-            instruction,
-            w.format(),
-            w.rows().div_ceil(TILE_OUTPUTS),
-            tokens.div_ceil(TILE_TOKENS),
-        )?;
-        let name = match (instruction, w.format()) {
+        let grid = self.gemm_grid(KERNEL, instruction, format, blocks, tokens.div_ceil(TILE_TOKENS))?;
+        let name = match (instruction, format) {
             (Instruction::Mma, MatrixFormat::Int4) => "gemm_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "gemm_bf16_mma",
             (Instruction::Wgmma, MatrixFormat::Int4) => "gemm_int4_wgmma",
             (Instruction::Wgmma, MatrixFormat::Bf16) => "gemm_bf16_wgmma",
         };
-        let (rows, cols) = (size(KERNEL, w.rows())?, size(KERNEL, w.cols())?);
-        let (matrix, image, tokens) = (w.address(), image.address(), tokens as u64);
-        let (bias, out) = (bias.map_or(0, DeviceSlice::address), out.address());
+        let (cols, image, tokens) = (size(KERNEL, cols)?, image.address(), tokens as u64);
         // SAFETY: argument types are those of the kernel; the image holds the tokens, and all other lengths are checked.
         unsafe {
-            let mut arguments = arguments![matrix, rows, cols, image, tokens, bias, out];
+            let mut arguments = arguments![matrices, cols, image, tokens];
             self.launch(stream, Function("gemm", name), grid, &mut arguments)
         }
+    }
+
+    /// Refuses an instruction that the device does not have.
+    pub(super) fn require(&self, kernel: &'static str, instruction: Instruction) -> Result<(), KernelError> {
+        if instruction == Instruction::Mma || self.instruction() == Instruction::Wgmma {
+            return Ok(());
+        }
+        let (major, minor) = self.properties.capability;
+        Err(KernelError::Geometry {
+            kernel,
+            what: "ten times the compute capability, for wgmma,",
+            expected: "90",
+            found: (10 * major + minor) as usize,
+        })
     }
 
     /// Grid and shared memory of a GEMM; refuses an instruction that the device does not have.
@@ -101,15 +177,7 @@ impl Cuda {
         x: usize,
         tiles: usize,
     ) -> Result<Grid, KernelError> {
-        if instruction == Instruction::Wgmma && self.instruction() != Instruction::Wgmma {
-            let (major, minor) = self.properties.capability;
-            return Err(KernelError::Geometry {
-                kernel,
-                what: "ten times the compute capability, for wgmma,",
-                expected: "90",
-                found: (10 * major + minor) as usize,
-            });
-        }
+        self.require(kernel, instruction)?;
         Ok(tile_grid(kernel, x, tiles, THREADS)?.shared(instruction.shared_bytes(format)))
     }
 }
@@ -121,4 +189,8 @@ pub(super) fn size(kernel: &'static str, value: usize) -> Result<u32, KernelErro
         .ok()
         .filter(|&value| value <= u32::MAX / 2)
         .ok_or(KernelError::TooLarge { kernel, what: "a dimension of more than 2^31 - 1" })
+}
+
+fn geometry(what: &'static str, expected: &'static str, found: usize) -> KernelError {
+    KernelError::Geometry { kernel: "gemm", what, expected, found }
 }

@@ -30,7 +30,7 @@ use cudarc::driver::{result, sys};
 
 pub use attention::attention_workspace_bytes;
 pub use error::CudaError;
-pub use gemm::Instruction;
+pub use gemm::{GemmProduct, Instruction};
 pub use grouped_gemm::{GroupedWorkspace, grouped_workspace_bytes};
 pub use launch::Stream;
 pub use pack::{DeviceImage, DevicePlan, image_bytes, plan_words, slot_image_bytes};

@@ -21,9 +21,14 @@ const PLAN_TILE: usize = 4;
 
 const THREADS: u32 = 256;
 
-/// Bytes of the image of `rows` rows of `cols` columns; `None` where a size is 0 or overflows.
+/// Bytes of the image of `rows` rows of `cols` columns, in whole panels of 128 rows; `None` where a size is 0 or overflows.
 pub fn image_bytes(rows: usize, cols: usize) -> Option<usize> {
-    blocks_bytes(rows.div_ceil(BLOCK_ROWS), cols)
+    blocks_bytes(image_rows(rows) / BLOCK_ROWS, cols)
+}
+
+/// Rows for which the image of `rows` rows has room.
+pub(super) fn image_rows(rows: usize) -> usize {
+    rows.div_ceil(TILE_TOKENS).saturating_mul(TILE_TOKENS)
 }
 
 /// Bytes that hold the image of `slots` rows of `cols` columns however they are spread over the experts, each of which
@@ -50,8 +55,8 @@ fn blocks_bytes(blocks: usize, cols: usize) -> Option<usize> {
     (bytes > 0).then_some(bytes)
 }
 
-/// BF16 activations `[rows, cols]` in the order in which tensor cores take them: `[block of 8 rows][group of 128 columns]`
-/// `[16 chunks][8 rows][8 positions]`, see `cu/tensor.cuh`.
+/// BF16 activations `[rows, cols]` in the order in which tensor cores take them: panels of up to 128 rows, each
+/// `[group of 128 columns][block of 8 rows][16 chunks][8 rows][8 positions]`, see `cu/tensor.cuh`.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceImage {
     rows: usize,
@@ -145,7 +150,7 @@ impl Cuda {
     pub fn pack_rows(&self, stream: Stream, x: DeviceSlice<f32>, image: DeviceImage) -> Result<(), CudaError> {
         const KERNEL: &str = "pack_rows";
         let rows = rows_of(KERNEL, "x [rows, cols]", x.len(), image.cols)?;
-        image.check(KERNEL, rows, image.cols)?;
+        image.check(KERNEL, image_rows(rows), image.cols)?;
         let grid = tile_grid(KERNEL, image.cols.div_ceil(GROUP), rows.div_ceil(TILE_TOKENS), THREADS)?;
         let (x, rows, cols, to) = (x.address(), rows as u64, image.cols as u64, image.address());
         // SAFETY: argument types are those of the kernel; the image holds all rows.
@@ -236,7 +241,7 @@ mod tests {
                 assert!(tile_bound(slots, num_experts).unwrap_or(0) >= tiles);
             }
         }
-        assert_eq!(image_bytes(9, 129), Some(2 * 2 * BLOCK_BYTES));
+        assert_eq!(image_bytes(129, 129), Some(32 * 2 * BLOCK_BYTES));
         assert_eq!((image_bytes(0, 1), plan_words(0, 3), plan_words(1, 3)), (None, None, Some(8)));
     }
 }

@@ -1,13 +1,20 @@
-//! Launcher of `cu/prefill_attention.cu`: causal attention of many queries on tensor cores.
+//! Launchers of `cu/prefill_attention.cu` and `cu/prefill_attention_wgmma.cu`: causal attention of many queries on tensor cores.
 
+use cudarc::driver::sys;
+
+use super::error::call;
+use super::gemm::Instruction;
 use super::launch::{Grid, Stream, arguments};
 use super::module::Function;
 use super::pack::aligned;
 use super::{Cuda, CudaError, DeviceSlice};
+use crate::contract::SPLIT;
 use crate::error::{KernelError, expect_len, product, rows_of};
 use crate::{KvFormat, KvLayout};
 
-/// `struct AttentionArgs` of `cu/prefill_attention.cu`.
+const KERNEL: &str = "prefill_attention";
+
+/// `struct AttentionArgs` of `cu/attention.cuh`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Arguments {
@@ -44,24 +51,48 @@ fn shape(head_dim: usize) -> Option<Shape> {
     Some(Shape { names, rows, shared_bytes })
 }
 
+/// Rows that a thread block of the `wgmma` kernel takes in one turn, its threads, and the columns of a box of its tensor maps.
+const WGMMA_ROWS: usize = 128;
+const WGMMA_THREADS: u32 = 384;
+const WGMMA_PANEL: usize = 64;
+
+/// Name and dynamic shared memory of the `wgmma` kernel: queries, two stages of keys and values, and room to align them.
+fn wgmma_shape(layout: &KvLayout) -> Option<(&'static str, u32)> {
+    let name = match (layout.format, layout.head_dim) {
+        (KvFormat::Bf16, 64) => "prefill_attention_wgmma_64",
+        (KvFormat::Bf16, 128) => "prefill_attention_wgmma_128",
+        _ => return None,
+    };
+    let shared_bytes = 1024 + (WGMMA_ROWS + 4 * SPLIT) * layout.head_dim * 2;
+    Some((name, shared_bytes as u32))
+}
+
 /// Whether [`Cuda::prefill_attention`] has a kernel for this width of head; the exact kernel takes the others.
 pub fn prefill_attention_supports(head_dim: usize) -> bool {
     shape(head_dim).is_some()
 }
 
 impl Cuda {
+    /// The instruction for attention over such a cache: it depends on the device and the layout's form alone.
+    pub fn prefill_attention_instruction(&self, layout: &KvLayout) -> Instruction {
+        if wgmma_shape(layout).is_some() { self.instruction() } else { Instruction::Mma }
+    }
+
     /// [`crate::twin::attention`] on tensor cores, with queries and the softmax's weights (and an F32 cache) rounded to BF16. A row
     /// has the same bits whatever queries it is computed with. Values that queries may not see must be finite where their
     /// positions have been appended; positions past `first_position + tokens` may hold anything.
     ///
     /// `q` and `out` are `[tokens, heads * head_dim]`, token t at position `first_position + t`; `sinks` are `[heads]`.
+    /// `instruction` is [`Cuda::prefill_attention_instruction`]'s, or `Mma`.
     ///
     /// # Errors
-    /// `Kernel`, also for a `head_dim` that [`prefill_attention_supports`] denies; `Call`.
+    /// `Kernel`, also for a `head_dim` that [`prefill_attention_supports`] denies and for an instruction that the device or the
+    /// layout does not allow; `Call`.
     #[allow(clippy::too_many_arguments)]
-    pub fn prefill_attention(
+    pub fn prefill_attention_by(
         &self,
         stream: Stream,
+        instruction: Instruction,
         q: DeviceSlice<f32>,
         heads: usize,
         first_position: usize,
@@ -71,15 +102,8 @@ impl Cuda {
         sinks: Option<DeviceSlice<f32>>,
         out: DeviceSlice<f32>,
     ) -> Result<(), CudaError> {
-        const KERNEL: &str = "prefill_attention";
         let tokens = check(q, heads, first_position, &layout, cache, window, sinks, out)?;
-        let Some(shape) = shape(layout.head_dim) else {
-            let expected = "32, 64, 128 or 256";
-            return Err(geometry("head_dim", expected, layout.head_dim).into());
-        };
         let rows = product(KERNEL, "rows", &[tokens, heads / layout.kv_heads])?;
-        let tiles = u32::try_from(rows.div_ceil(shape.rows)).ok().filter(|&tiles| tiles <= 65_535);
-        let tiles = tiles.ok_or(KernelError::TooLarge { kernel: KERNEL, what: "a grid of more than 65,535 tiles" })?;
         let arguments = Arguments {
             q: q.address(),
             cache: cache.address(),
@@ -92,6 +116,14 @@ impl Cuda {
             kv_heads: layout.kv_heads as u32,
             window: window.and_then(|window| u32::try_from(window).ok()).unwrap_or(u32::MAX),
         };
+        if instruction == Instruction::Wgmma {
+            return self.attend_by_wgmma(stream, &layout, cache, rows, arguments);
+        }
+        let Some(shape) = shape(layout.head_dim) else {
+            return Err(geometry("head_dim", "32, 64, 128 or 256", layout.head_dim).into());
+        };
+        let tiles = u32::try_from(rows.div_ceil(shape.rows)).ok().filter(|&tiles| tiles <= 65_535);
+        let tiles = tiles.ok_or(KernelError::TooLarge { kernel: KERNEL, what: "a grid of more than 65,535 tiles" })?;
         let name = shape.names[usize::from(layout.format == KvFormat::F32)];
         let grid = Grid::new((layout.kv_heads as u32, tiles, 1), 128).shared(shape.shared_bytes);
         // SAFETY: the argument is the kernel's; every length is checked.
@@ -100,6 +132,92 @@ impl Cuda {
             self.launch(stream, Function("prefill_attention", name), grid, &mut arguments)
         }
     }
+
+    /// [`Cuda::prefill_attention_by`] with the device's instruction.
+    ///
+    /// # Errors
+    /// As there.
+    #[allow(clippy::too_many_arguments)]
+    pub fn prefill_attention(
+        &self,
+        stream: Stream,
+        q: DeviceSlice<f32>,
+        heads: usize,
+        first_position: usize,
+        layout: KvLayout,
+        cache: DeviceSlice<u8>,
+        form: (f32, Option<usize>),
+        sinks: Option<DeviceSlice<f32>>,
+        out: DeviceSlice<f32>,
+    ) -> Result<(), CudaError> {
+        let instruction = self.prefill_attention_instruction(&layout);
+        self.prefill_attention_by(stream, instruction, q, heads, first_position, layout, cache, form, sinks, out)
+    }
+
+    /// `arguments` are checked; `rows` are theirs.
+    fn attend_by_wgmma(
+        &self,
+        stream: Stream,
+        layout: &KvLayout,
+        cache: DeviceSlice<u8>,
+        rows: usize,
+        arguments: Arguments,
+    ) -> Result<(), CudaError> {
+        self.require(KERNEL, Instruction::Wgmma)?;
+        let Some((name, shared_bytes)) = wgmma_shape(layout) else {
+            return Err(geometry("head_dim", "64 or 128, and a BF16 cache, for wgmma", layout.head_dim).into());
+        };
+        if u32::try_from(rows).ok().filter(|&rows| rows <= u32::MAX / 2).is_none() {
+            return Err(KernelError::TooLarge { kernel: KERNEL, what: "more than 2^31 - 1 rows" }.into());
+        }
+        // A head's part of a split: keys, then values.
+        let part = SPLIT * layout.head_dim * 2;
+        let blocks = cache.len() / (2 * part);
+        let (width, panel) = (layout.head_dim, WGMMA_PANEL);
+        let keys = tensor_map(cache.address(), [panel, 2 * width, blocks], [2 * panel, 2 * part], 2 * width)?;
+        let values = tensor_map(cache.address() + part as u64, [width, SPLIT, blocks], [2 * width, 2 * part], SPLIT)?;
+        let works = rows.div_ceil(WGMMA_ROWS).saturating_mul(layout.kv_heads);
+        let blocks = works.min(self.properties.multiprocessors as usize) as u32;
+        let grid = Grid::new((blocks, 1, 1), WGMMA_THREADS).shared(shared_bytes);
+        // SAFETY: arguments are the kernel's; every length is checked; the maps name the cache alone.
+        unsafe {
+            let mut arguments = arguments![keys, values, arguments];
+            self.launch(stream, Function("prefill_attention_wgmma", name), grid, &mut arguments)
+        }
+    }
+}
+
+/// A map of BF16 `[sizes[2], sizes[1], sizes[0]]`, rows and matrices `strides` bytes apart, taken in boxes of 64 columns and `rows` rows
+/// of one matrix, which are swizzled by 128 bytes on their way into shared memory.
+fn tensor_map(
+    address: u64,
+    sizes: [usize; 3],
+    strides: [usize; 2],
+    rows: usize,
+) -> Result<sys::CUtensorMap, CudaError> {
+    let mut map = sys::CUtensorMap { opaque: [0; 16] };
+    let (sizes, strides) = (sizes.map(|size| size as u64), strides.map(|stride| stride as u64));
+    let boxed = [WGMMA_PANEL as u32, rows as u32, 1];
+    // SAFETY: the arrays have the lengths that the rank demands; the map is only written.
+    unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &raw mut map,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            3,
+            address as *mut std::ffi::c_void,
+            sizes.as_ptr(),
+            strides.as_ptr(),
+            boxed.as_ptr(),
+            [1u32; 3].as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    }
+    .result()
+    .map_err(call("cuTensorMapEncodeTiled", || format!("sizes {sizes:?}, strides {strides:?}, box {boxed:?}")))?;
+    Ok(map)
 }
 
 /// What [`crate::twin::attention`] demands, and that positions fit the kernel's 32 bits. Returns tokens.
@@ -114,7 +232,6 @@ fn check(
     sinks: Option<DeviceSlice<f32>>,
     out: DeviceSlice<f32>,
 ) -> Result<usize, KernelError> {
-    const KERNEL: &str = "prefill_attention";
     let bytes = layout.bytes().ok_or(KernelError::TooLarge { kernel: KERNEL, what: "the KV cache" })?;
     expect_len(KERNEL, "cache bytes", cache.len(), bytes)?;
     for (what, address) in [("the address of q", q.address()), ("the address of the cache", cache.address())] {
@@ -144,5 +261,5 @@ fn check(
 }
 
 fn geometry(what: &'static str, expected: &'static str, found: usize) -> KernelError {
-    KernelError::Geometry { kernel: "prefill_attention", what, expected, found }
+    KernelError::Geometry { kernel: KERNEL, what, expected, found }
 }

@@ -1,13 +1,13 @@
 //! Packing and dense products on tensor cores.
 
-use assay_kernels::cuda::{DeviceImage, DeviceMatrix, DeviceSlice, Instruction, image_bytes};
+use assay_kernels::cuda::{DeviceImage, DeviceMatrix, DeviceSlice, GemmProduct, Instruction, image_bytes};
 use assay_kernels::layout::MatrixFormat;
 use assay_kernels::{Matrix, twin};
 use libtest_mimic::Failed;
 
 use super::Case;
 use super::support::{Device, awkward, same_bits};
-use super::tensor::{BF16_ROUNDING, Weights, image_element, instructions, rounded, tensor_error, within};
+use super::tensor::{BF16_ROUNDING, Weights, instructions, panel_element, rounded, tensor_error, within};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
@@ -24,6 +24,10 @@ pub(crate) fn cases() -> Vec<Case> {
         for (rows, cols) in [(130, 300), (256, 2048)] {
             let name = format!("gemm::{}::chunks::{rows}x{cols}", format.name());
             cases.push((name, Box::new(move |device: &Device| chunks(device, format, rows, cols))));
+        }
+        for tokens in [3, 300] {
+            let name = format!("gemm::{}::many::{tokens}", format.name());
+            cases.push((name, Box::new(move |device: &Device| many(device, format, tokens))));
         }
     }
     cases
@@ -42,7 +46,11 @@ fn pack(device: &Device, rows: usize, cols: usize) -> Result<(), Failed> {
     let (_, bytes) = image(device, &x, cols)?;
     let (bytes, groups) = (device.download(bytes), cols.div_ceil(128));
     let (all_rows, all_cols) = (rows.next_multiple_of(8), groups * 128);
-    let element = |at: usize| image_element(&bytes, groups, at / all_cols, at % all_cols);
+    let panel_bytes = 128 * all_cols * 2;
+    let element = |at: usize| {
+        let (row, col) = (at / all_cols, at % all_cols);
+        panel_element(&bytes[row / 128 * panel_bytes..], 16, row % 128, col)
+    };
     let found: Vec<f32> = (0..all_rows * all_cols).map(element).collect();
     let expected = |at: usize| {
         let (row, col) = (at / all_cols, at % all_cols);
@@ -108,6 +116,34 @@ fn chunks(device: &Device, format: MatrixFormat, rows: usize, cols: usize) -> Re
                 parts.extend(run(device, instruction, x, &weights, None)?);
             }
             same_bits(&format!("{}, chunks of {chunk}", instruction.name()), &parts, &whole[..end * rows])?;
+        }
+    }
+    Ok(())
+}
+
+/// Matrices of one launch have the bits of a launch each.
+fn many(device: &Device, format: MatrixFormat, tokens: usize) -> Result<(), Failed> {
+    let cols = 300;
+    let x = awkward(tokens * cols, 8);
+    let weights: Vec<Weights> =
+        [272, 17, 128, 1].iter().zip(10..).map(|(&rows, seed)| Weights::new(format, rows, cols, seed)).collect();
+    let bias = awkward(17, 9);
+    let biases = [None, Some(&bias[..]), None, None];
+    for instruction in instructions(device) {
+        let (image, _) = image(device, &x, cols)?;
+        let mut products = Vec::new();
+        for (weights, bias) in weights.iter().zip(biases) {
+            let w = DeviceMatrix::new(format, weights.rows, cols, device.upload(&weights.packed))?;
+            let bias = bias.map(|bias| device.upload(bias));
+            products.push(GemmProduct { w, bias, out: device.poisoned(tokens * weights.rows) });
+        }
+        for count in 1..=products.len() {
+            device.cuda.gemm_many(device.stream, instruction, image, &products[..count])?;
+            for (at, product) in products[..count].iter().enumerate() {
+                let alone = run(device, instruction, &x, &weights[at], biases[at])?;
+                let what = format!("{}, matrix {at} of {count}", instruction.name());
+                same_bits(&what, &device.download(product.out), &alone)?;
+            }
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 
 use super::Case;
 use super::support::{Device, awkward, same_bits};
-use super::tensor::{BF16_ROUNDING, Weights, image_element, instructions, rounded, tensor_error, within};
+use super::tensor::{BF16_ROUNDING, Weights, instructions, panel_element, rounded, tensor_error, within};
 
 const CLAMPED: Activation = Activation::ClampedSwiGlu { alpha: 1.702, limit: 7.0 };
 
@@ -193,26 +193,31 @@ fn halves(
 ) -> Result<(), Failed> {
     let (order, offsets) = permuted(ids, shape.experts)?;
     let groups = shape.inter.div_ceil(128);
-    let mut first_row = 0;
+    let mut first_block = 0;
     let mut middle = vec![0.0f32; ids.len() * shape.inter];
     for expert in 0..shape.experts {
         let slots = &order[offsets[expert] as usize..offsets[expert + 1] as usize];
-        for (row, &slot) in slots.iter().enumerate() {
-            for col in 0..shape.inter {
-                middle[slot as usize * shape.inter + col] = image_element(&found.middle, groups, first_row + row, col);
-            }
-        }
-        for row in slots.len()..slots.len().next_multiple_of(8) {
-            for col in 0..groups * 128 {
-                let padding = image_element(&found.middle, groups, first_row + row, col);
-                if padding.to_bits() != 0 {
-                    return Err(
-                        format!("{name}: padding of expert {expert}, row {row}, column {col} is {padding}").into()
-                    );
+        for tile in slots.chunks(128) {
+            let panel = &found.middle[first_block * groups * 2048..];
+            let blocks = tile.len().div_ceil(8);
+            for (row, &slot) in tile.iter().enumerate() {
+                for col in 0..shape.inter {
+                    middle[slot as usize * shape.inter + col] = panel_element(panel, blocks, row, col);
                 }
             }
+            for row in tile.len()..8 * blocks {
+                for col in 0..groups * 128 {
+                    let padding = panel_element(panel, blocks, row, col);
+                    if padding.to_bits() != 0 {
+                        return Err(format!(
+                            "{name}: padding of expert {expert}, row {row}, column {col} is {padding}"
+                        )
+                        .into());
+                    }
+                }
+            }
+            first_block += blocks;
         }
-        first_row += slots.len().next_multiple_of(8);
     }
     let x: Vec<f32> = x.iter().map(|&x| rounded(x)).collect();
     within(&format!("{name}, middle"), &middle, |at| {

@@ -39,11 +39,11 @@ pub(crate) fn column(position: usize) -> usize {
     32 * c + 8 * t + 4 * u + 2 * h + e
 }
 
-/// Element of an image `[block][group][16 chunks][8 rows][8]`.
-pub(crate) fn image_element(image: &[u8], groups: usize, row: usize, col: usize) -> f32 {
+/// Element of an image's panel `[group][block of 8 rows][16 chunks][8 rows][8]`, which has room for `blocks` blocks.
+pub(crate) fn panel_element(panel: &[u8], blocks: usize, row: usize, col: usize) -> f32 {
     let position = (0..128).find(|&position| column(position) == col % 128).unwrap();
-    let at = ((row / 8 * groups + col / 128) * 16 + position / 8) * 64 + row % 8 * 8 + position % 8;
-    bf16::from_le_bytes([image[2 * at], image[2 * at + 1]]).to_f32()
+    let at = ((col / 128 * blocks + row / 8) * 16 + position / 8) * 64 + row % 8 * 8 + position % 8;
+    bf16::from_le_bytes([panel[2 * at], panel[2 * at + 1]]).to_f32()
 }
 
 /// Weights in both forms: packed, and f64 row-major.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use super::super::build::build_through;
+use super::super::source::CheckpointExperts;
 use super::super::*;
 use super::support::{EXPERTS, HIDDEN, INTERMEDIATE, Model, names};
 
@@ -216,7 +217,7 @@ fn a_full_disk_is_an_error_that_leaves_nothing() {
     let attempt = |left| {
         let wrap = |file| FullDisk { file, left };
         let options = BuildOptions::default();
-        build_through(&model.checkpoint, &model.spec, &identity, &path, &options, |_, _| (), wrap)
+        build_through(&CheckpointExperts(&model.checkpoint), &model.spec, &identity, &path, &options, |_, _| (), wrap)
     };
     let complete = attempt(usize::MAX).unwrap().bytes as usize;
     fs::remove_file(&path).unwrap();
