@@ -27,11 +27,15 @@ pub struct ModelFolder {
 }
 
 impl ModelFolder {
-    /// Opens and hashes a folder. `progress` is called with the number of bytes each time some have been hashed.
+    /// Opens a folder, finds every tensor that the model needs, with its type and shape, and hashes the files. `progress` is called
+    /// with the number of bytes each time some have been hashed.
     pub fn open(dir: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Self, EngineError> {
         let checkpoint = Checkpoint::open(dir)?;
         let spec = Arc::new(load_spec(checkpoint.config_bytes(), &checkpoint.config_path())?);
         let synthetic = SyntheticRecord::read(checkpoint.config_bytes(), &checkpoint.config_path())?;
+        // Before anything is hashed, built or allocated: a config that asks for more than the files hold fails at once.
+        // The experts of a model that was made up are in no checkpoint.
+        spec.for_each_source(synthetic.is_none(), &mut |source| checkpoint.tensor(source).map(drop))?;
         let hashes = checkpoint.file_hashes(progress)?;
         Ok(Self { checkpoint, spec, hashes, synthetic })
     }

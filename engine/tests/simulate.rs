@@ -89,7 +89,9 @@ fn a_replayed_trace_has_the_engine_s_hits() {
             assert_eq!(trace.tokens(), 87, "{case}");
             // Routes are the model's: no policy changes them.
             assert!(*first.get_or_insert_with(|| trace.clone()) == trace, "{case}");
-            let simulated = simulate(&trace, heatmap, SimulateOptions { policy, slots, promotions_per_token }).unwrap();
+            let simulated =
+                simulate(&trace, heatmap, SimulateOptions { policy, slots, promotions_per_token, behind: false })
+                    .unwrap();
             let ResidencyCounters { hits, misses, cold_bytes, promotions } = counters;
             assert!(hits > 0 && misses > 0, "{case}");
             assert_eq!((simulated.total(), &simulated.layers), (LayerHits { hits, misses }, &layers), "{case}");

@@ -7,6 +7,7 @@ use crate::interrupt;
 use crate::progress::Progress;
 use anyhow::{Context, bail, ensure};
 use assay_engine::device::Device;
+use assay_engine::file;
 use assay_engine::{Engine, EngineError};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -81,9 +82,7 @@ pub struct PromptRow {
 pub fn read_reference(dir: &Path) -> anyhow::Result<Reference> {
     let path = dir.join(REFERENCE_FILE);
     let name = path.display();
-    let bytes = std::fs::metadata(&path).with_context(|| format!("{name}"))?.len();
-    ensure!(bytes <= MAX_REFERENCE_BYTES, "{name}: {bytes} bytes, expected at most {MAX_REFERENCE_BYTES}");
-    let text = std::fs::read(&path).with_context(|| format!("{name}"))?;
+    let text = file::read(&path, MAX_REFERENCE_BYTES)?;
     let reference: Reference = serde_json::from_slice(&text).with_context(|| format!("{name}: not a reference"))?;
     ensure!(!reference.prompts.is_empty(), "{name}: no prompt, expected at least one");
     for (index, prompt) in reference.prompts.iter().enumerate() {

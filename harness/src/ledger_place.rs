@@ -2,6 +2,7 @@
 
 use crate::repository::Repository;
 use anyhow::Context;
+use assay_engine::file;
 use assay_ledgers::Head;
 use std::fs::Permissions;
 use std::io::Write;
@@ -46,6 +47,8 @@ impl FromStr for LedgerPlace {
 /// Where the tracked ledger's chains ended when the reports were last made, under the repository's root. Kept apart from
 /// the ledger, so that a removed end shows.
 const ANCHORS: &str = "reports/heads.json";
+/// The longest list of anchors that is read, in bytes: some 5,000 of them.
+const MAX_ANCHORS_BYTES: u64 = 1 << 20;
 
 /// The anchors; none where no report has been made yet.
 ///
@@ -56,7 +59,7 @@ pub fn read_anchors(repository: &Repository) -> anyhow::Result<Vec<Head>> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = file::read(&path, MAX_ANCHORS_BYTES)?;
     serde_json::from_slice(&text).with_context(|| format!("{} is no list of heads", path.display()))
 }
 

@@ -44,6 +44,48 @@ fn any_tool_can_check_a_hash() {
 }
 
 #[test]
+fn a_line_with_a_seal_that_is_no_record_is_found() {
+    let sealed = |content: &str| {
+        let hash = Sha256::of(format!("{content}}}").as_bytes());
+        format!("{content},\"hash\":\"{hash}\"}}")
+    };
+    let record = |line: &str| line.rsplit_once(",\"hash\"").unwrap().0.to_owned();
+    for (change, kind) in [
+        // serde_json calls a list where an enum should be a mistake of syntax.
+        (("\"body\":{", "\"body\":[{"), ProblemKind::BadSchema),
+        (("\"body\":{", "\"body\":{,"), ProblemKind::Edited),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = filled(dir.path(), 3);
+        let text = fs::read_to_string(chain_of(&ledger)).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let mut content = record(&lines[1]).replacen(change.0, change.1, 1);
+        if kind == ProblemKind::BadSchema {
+            content = content.replacen("},\"command\"", "}],\"command\"", 1);
+        }
+        lines[1] = sealed(&content);
+        fs::write(chain_of(&ledger), lines.join("\n") + "\n").unwrap();
+        let report = verify(dir.path()).unwrap();
+        assert_eq!(report.verdict, Verdict::Invalid, "{content}");
+        assert!(report.problems.iter().any(|problem| problem.kind == kind), "{:?}", report.problems);
+        assert!(read(dir.path()).unwrap().any(|record| record.is_err()));
+    }
+}
+
+#[test]
+fn a_head_of_no_records_vouches_for_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 2);
+    let path = chain_of(&ledger).with_extension("head");
+    let head = fs::read_to_string(&path).unwrap().replace("\"count\":2", "\"count\":0");
+    fs::write(&path, head).unwrap();
+    let report = verify(dir.path()).unwrap();
+    assert_eq!(report.verdict, Verdict::Invalid);
+    assert!(report.problems[0].to_string().contains("names 0 records"), "{:?}", report.problems);
+    assert!(matches!(ledger.append(check(0.5)), Err(Error::Broken { .. })));
+}
+
+#[test]
 fn what_cannot_be_evidence_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = filled(dir.path(), 2);

@@ -168,6 +168,22 @@ impl Artifact {
         Err(foreign("experts in", self.model.experts.clone(), experts.to_owned()))
     }
 
+    /// Refuses an artifact that gives the model another vocabulary than it has.
+    ///
+    /// # Errors
+    /// [`WitnessError::Inconsistent`].
+    pub fn check_vocab_size(&self, path: &Path, vocab_size: usize) -> Result<(), WitnessError> {
+        if self.model.vocab_size as usize == vocab_size {
+            return Ok(());
+        }
+        Err(WitnessError::Inconsistent {
+            path: path.to_owned(),
+            place: "model.vocab_size".to_owned(),
+            found: self.model.vocab_size.to_string(),
+            expected: format!("{vocab_size}, as the checkpoint with these weights has it"),
+        })
+    }
+
     /// Tokens of the longest prompt with its answer.
     pub fn context_tokens(&self) -> usize {
         self.prompts.iter().map(|prompt| prompt.input_token_ids.len() + prompt.greedy.len()).max().unwrap_or(0)
@@ -236,7 +252,7 @@ impl Prompt {
                 return Some((place(), found, expected));
             }
             let rises = index == 0 || self.prefill[index - 1].position < position.position;
-            if !rises || position.position + 1 >= tokens {
+            if !rises || position.position >= tokens - 1 {
                 let expected = format!("rising positions before the last of {tokens} tokens");
                 return Some((place(), format!("position {}", position.position), expected));
             }

@@ -16,6 +16,11 @@ const MAX_BYTES: u64 = 64 << 20;
 /// A whole file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, WitnessError> {
     let read_error = |source| WitnessError::Read { path: path.to_owned(), source };
+    // Asked before opening, since opening a pipe waits for its other end.
+    if !std::fs::metadata(path).map_err(read_error)?.is_file() {
+        let reason = "not an ordinary file, expected JSON or TOML".to_owned();
+        return Err(WitnessError::Malformed { path: path.to_owned(), reason });
+    }
     let file = File::open(path).map_err(read_error)?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(read_error)?;

@@ -123,23 +123,23 @@ impl Gate {
             ("teacher_forced", rules.teacher_forced),
             ("top_k_containment", rules.top_k_containment),
         ];
-        let not_negative = |value: f64| value >= 0.0;
+        let not_negative = |value: f64| value >= 0.0 && value.is_finite();
         if self.format != FORMAT {
             return Some(format!("format is {}, expected {FORMAT}", self.format));
         }
         for (name, rule) in agreements {
             if !(0.0..=1.0).contains(&rule.min_share) || !not_negative(rule.excused_below_margin) {
-                return Some(format!("rules.{name}: expected min_share from 0 to 1 and a margin of 0 or more"));
+                return Some(format!("rules.{name}: expected min_share from 0 to 1 and a finite margin of 0 or more"));
             }
         }
         if !not_negative(rules.top_k_overlap.min_mean) {
             return Some(format!(
-                "rules.top_k_overlap.min_mean is {}, expected 0 or more",
+                "rules.top_k_overlap.min_mean is {}, expected a finite number of 0 or more",
                 rules.top_k_overlap.min_mean
             ));
         }
         let logprobs = rules.logprobs;
         (!logprobs.max_difference.is_none_or(not_negative) || !not_negative(logprobs.mean_difference))
-            .then(|| "rules.logprobs: expected differences of 0 or more".to_owned())
+            .then(|| "rules.logprobs: expected finite differences of 0 or more".to_owned())
     }
 }

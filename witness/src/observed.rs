@@ -56,6 +56,14 @@ impl Observed {
         }
         for prompt in &observed.prompts {
             let tops = prompt.teacher_forced.iter().chain(prompt.prefill.iter().map(|position| &position.top));
+            if let Some(id) = prompt.greedy_token_ids.iter().find(|&&id| id >= artifact.model.vocab_size) {
+                return Err(WitnessError::Inconsistent {
+                    path: path.to_owned(),
+                    place: format!("prompt {:?}: greedy_token_ids", prompt.name),
+                    found: id.to_string(),
+                    expected: format!("ids below vocab_size, {}", artifact.model.vocab_size),
+                });
+            }
             for top in tops {
                 if let Some((found, expected)) = top.problem(artifact.top_k, artifact.model.vocab_size) {
                     let place = format!("prompt {:?}", prompt.name);

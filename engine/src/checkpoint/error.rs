@@ -2,9 +2,14 @@
 
 use std::path::PathBuf;
 
+use crate::file::FileError;
+
 /// Why a checkpoint, or one of its tensors, could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
+    /// A file could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The operating system refused.
     #[error("cannot {action} {path}: {source}")]
     Io {

@@ -7,7 +7,8 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::error::CheckpointError;
-use super::open::{CONFIG_FILE, Checkpoint, TOKENIZER_FILE, open_file};
+use super::open::{CONFIG_FILE, Checkpoint, TOKENIZER_FILE};
+use crate::file;
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -32,18 +33,25 @@ impl Checkpoint {
     /// # Errors
     /// When a file cannot be read.
     pub fn file_hashes(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<Vec<FileHash>, CheckpointError> {
-        let mut paths = vec![self.dir().join(CONFIG_FILE)];
+        // The very bytes that were read, should the file have changed since.
+        let config = self.config_bytes();
+        progress(config.len() as u64);
+        let sha256 = hex(&Sha256::digest(config));
+        let mut hashes = vec![FileHash { name: CONFIG_FILE.to_owned(), bytes: config.len() as u64, sha256 }];
+        let mut paths = Vec::new();
         let tokenizer = self.dir().join(TOKENIZER_FILE);
         if tokenizer.exists() {
             paths.push(tokenizer);
         }
         paths.extend(self.shards().iter().map(|shard| shard.path().to_owned()));
-        paths.par_iter().map(|path: &PathBuf| hash_file(path, progress)).collect()
+        let files = paths.par_iter().map(|path: &PathBuf| hash_file(path, progress));
+        hashes.extend(files.collect::<Result<Vec<_>, _>>()?);
+        Ok(hashes)
     }
 }
 
 fn hash_file(path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<FileHash, CheckpointError> {
-    let mut file = open_file(path)?;
+    let mut file = file::open(path)?;
     let mut buffer = vec![0u8; BUFFER_BYTES];
     let mut hasher = Sha256::new();
     let mut bytes = 0u64;

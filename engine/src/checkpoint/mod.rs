@@ -24,6 +24,5 @@ pub mod tokenizer;
 pub use error::CheckpointError;
 pub use hash::FileHash;
 pub(crate) use hash::hex;
-pub(crate) use open::read_limited;
 pub use open::{Checkpoint, Shard};
 pub use tensor::{TensorView, WeightDtype};

@@ -1,8 +1,6 @@
 //! A checkpoint folder: which shards it has and which tensor lies where.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
-use std::io::Read;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use memmap2::{Mmap, UncheckedAdvice};
@@ -12,6 +10,8 @@ use super::error::CheckpointError;
 use super::header;
 use super::mxfp4::MXFP4_BLOCK;
 use super::tensor::{TensorView, WeightDtype};
+use crate::file;
+use crate::json::UniqueMap;
 use crate::model::spec::TensorSource;
 
 const SINGLE_FILE: &str = "model.safetensors";
@@ -73,7 +73,7 @@ impl Checkpoint {
             let found = if dir.exists() { "something else" } else { "nothing" };
             return Err(CheckpointError::NotAFolder { path: dir.to_owned(), found });
         }
-        let config = read_limited(&dir.join(CONFIG_FILE), MAX_CONFIG_BYTES)?;
+        let config = file::read(&dir.join(CONFIG_FILE), MAX_CONFIG_BYTES)?;
         let mut checkpoint = Self { dir: dir.to_owned(), config, shards: Vec::new(), tensors: HashMap::new() };
         let single = dir.join(SINGLE_FILE);
         let index = dir.join(INDEX_FILE);
@@ -189,7 +189,7 @@ impl Checkpoint {
 
     /// Maps one file and enters its tensors.
     fn add_shard(&mut self, path: PathBuf) -> Result<(), CheckpointError> {
-        let file = open_file(&path)?;
+        let file = file::open(&path)?;
         // SAFETY: nobody may change a checkpoint while it is open; that is documented on `Checkpoint`.
         let map = unsafe { Mmap::map(&file) }.map_err(CheckpointError::io("map", &path))?;
         let tensors = header::read(&path, &map)?;
@@ -216,15 +216,15 @@ impl Checkpoint {
         /// The part of the index that decides anything; `metadata` holds totals that nobody needs.
         #[derive(serde::Deserialize)]
         struct Index {
-            weight_map: BTreeMap<String, String>,
+            weight_map: UniqueMap<String>,
         }
-        let bytes = read_limited(index, header::MAX_HEADER_BYTES)?;
+        let bytes = file::read(index, header::MAX_HEADER_BYTES)?;
         let malformed = |found: String, expected: &str| CheckpointError::Malformed {
             path: index.to_owned(),
             found,
             expected: expected.to_owned(),
         };
-        let Index { weight_map } = serde_json::from_slice(&bytes).map_err(|error| {
+        let Index { weight_map: UniqueMap(weight_map) } = serde_json::from_slice(&bytes).map_err(|error| {
             malformed(
                 format!("the index cannot be read ({error})"),
                 "an object with weight_map: tensor name to file name",
@@ -271,36 +271,4 @@ fn mxfp4_shapes(shape: &[usize]) -> [Vec<usize>; 2] {
 /// Whether a name stays within its folder on every system.
 fn is_plain_file_name(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', ':', '\0'])
-}
-
-/// Opens an ordinary file (or a link to one).
-pub(super) fn open_file(path: &Path) -> Result<File, CheckpointError> {
-    // Asked before opening, since opening a pipe waits for its other end.
-    let metadata = std::fs::metadata(path).map_err(CheckpointError::io("open", path))?;
-    if !metadata.is_file() {
-        let found = if metadata.is_dir() { "a folder" } else { "a special file" };
-        return Err(CheckpointError::Malformed {
-            path: path.to_owned(),
-            found: found.into(),
-            expected: "an ordinary file".into(),
-        });
-    }
-    File::open(path).map_err(CheckpointError::io("open", path))
-}
-
-/// Reads a whole file of at most `limit` bytes.
-pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
-    let file = open_file(path)?;
-    let mut bytes = Vec::new();
-    // One byte more than the limit, so that a file which grows meanwhile is noticed too.
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(CheckpointError::io("read", path))?;
-    if bytes.len() as u64 > limit {
-        return Err(CheckpointError::TooLarge {
-            path: path.to_owned(),
-            what: "size in bytes",
-            found: bytes.len() as u64,
-            limit,
-        });
-    }
-    Ok(bytes)
 }

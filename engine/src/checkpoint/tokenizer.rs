@@ -1,9 +1,13 @@
 //! Text to token ids and back, over the crate `tokenizers`.
 
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use super::error::CheckpointError;
-use super::open::{TOKENIZER_FILE, read_limited};
+use super::open::TOKENIZER_FILE;
+use crate::file;
+use crate::json;
 
 /// The longest `tokenizer.json` that is read, in bytes. The largest public ones have some 40 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -71,6 +75,31 @@ pub enum TokenizerError {
     },
 }
 
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic on this thread now would be caught and become a [`TokenizerError`]; for a program's panic hook, which
+/// need not print it.
+pub fn is_guarded() -> bool {
+    GUARDED.get()
+}
+
+/// Calls the crate `tokenizers`, which panics on some files and texts (a normalizer that prepends nothing, for one): that is
+/// an error of the file. Nothing of the crate is changed by these calls, so nothing can be left half done.
+fn guard<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    let outer = GUARDED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    GUARDED.set(outer);
+    match result {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => {
+            let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            Err(format!("the crate tokenizers gave up: {}", words.unwrap_or("it does not say why")))
+        }
+    }
+}
+
 /// A checkpoint's `tokenizer.json`.
 pub struct Tokenizer {
     path: PathBuf,
@@ -96,9 +125,11 @@ impl Tokenizer {
     /// When the file is missing, too large, malformed, or has no tokens.
     pub fn open(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join(TOKENIZER_FILE);
-        let bytes = read_limited(&path, MAX_TOKENIZER_BYTES)?;
+        let bytes = file::read(&path, MAX_TOKENIZER_BYTES).map_err(CheckpointError::from)?;
         let malformed = |reason: String| TokenizerError::Malformed { path: path.clone(), reason };
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| malformed(error.to_string()))?;
+        // The crate panics where a text within is not valid JSON.
+        json::check(&bytes).map_err(|error| malformed(error.to_string()))?;
+        let mut inner = guard(|| tokenizers::Tokenizer::from_bytes(&bytes)).map_err(malformed)?;
         inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
         inner.with_padding(None);
         let largest_id =
@@ -132,7 +163,7 @@ impl Tokenizer {
     /// # Errors
     /// When the crate `tokenizers` fails.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self.inner.encode_fast(text, false).map_err(|error| self.failed("encode", &error))?;
+        let encoding = guard(|| self.inner.encode_fast(text, false)).map_err(|reason| self.failed("encode", reason))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -194,11 +225,11 @@ impl Tokenizer {
     }
 
     fn decode_known(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        self.inner.decode(ids, false).map_err(|error| self.failed("decode", &error))
+        guard(|| self.inner.decode(ids, false)).map_err(|reason| self.failed("decode", reason))
     }
 
-    fn failed(&self, action: &'static str, error: &tokenizers::Error) -> TokenizerError {
-        TokenizerError::Failed { path: self.path.clone(), action, reason: error.to_string() }
+    fn failed(&self, action: &'static str, reason: String) -> TokenizerError {
+        TokenizerError::Failed { path: self.path.clone(), action, reason }
     }
 }
 

@@ -46,7 +46,7 @@ pub enum CacheError {
         expected: &'static str,
     },
     /// The file is not an expert cache, or a damaged one.
-    #[error("{}: {found}, expected {expected}", path.display())]
+    #[error("{}: {found}, expected {expected}; {REBUILD}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,

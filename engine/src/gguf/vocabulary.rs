@@ -8,7 +8,8 @@ use serde::Deserialize;
 use super::error::GgufError;
 use super::metadata::{ConfigExtras, IdOrIds};
 use super::write::Value;
-use crate::checkpoint::read_limited;
+use crate::checkpoint::CheckpointError;
+use crate::file;
 
 const TOKENIZER_FILE: &str = "tokenizer.json";
 const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
@@ -98,14 +99,13 @@ impl SpecialToken {
 /// A tokenizer of another kind than byte-level BPE with a known way of splitting, or one that does not fit the model.
 pub(super) fn keys(dir: &Path, vocab_size: usize, extras: &ConfigExtras) -> Result<Vec<(String, Value)>, GgufError> {
     let path = dir.join(TOKENIZER_FILE);
-    let file: TokenizerFile =
-        parse(&path, &read_limited(&path, MAX_TOKENIZER_BYTES)?, "a tokenizer of byte-level BPE")?;
+    let file: TokenizerFile = parse(&path, &read(&path, MAX_TOKENIZER_BYTES)?, "a tokenizer of byte-level BPE")?;
     if file.model.kind != "BPE" {
         return Err(unsupported("the tokenizer's model", &file.model.kind, "BPE"));
     }
     let config_path = dir.join(TOKENIZER_CONFIG_FILE);
     let config = if config_path.exists() {
-        parse(&config_path, &read_limited(&config_path, MAX_TOKENIZER_CONFIG_BYTES)?, "a tokenizer's configuration")?
+        parse(&config_path, &read(&config_path, MAX_TOKENIZER_CONFIG_BYTES)?, "a tokenizer's configuration")?
     } else {
         TokenizerConfig::default()
     };
@@ -220,6 +220,10 @@ fn parse<T: serde::de::DeserializeOwned>(path: &Path, bytes: &[u8], expected: &'
         found: error.to_string(),
         expected,
     })
+}
+
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>, GgufError> {
+    Ok(file::read(path, limit).map_err(CheckpointError::from)?)
 }
 
 fn unsupported(what: &'static str, found: impl Into<String>, expected: impl Into<String>) -> GgufError {

@@ -8,6 +8,7 @@ use super::config::Config;
 use super::error::ModelError;
 use super::families;
 use super::spec::ModelSpec;
+use crate::json::UniqueValue;
 
 /// One family: Hugging Face's `model_type`, and how its config is read.
 struct Family {
@@ -40,7 +41,7 @@ pub fn model_types() -> impl Iterator<Item = &'static str> {
 pub fn load_spec(config_json: &[u8], path_for_errors: &Path) -> Result<ModelSpec, ModelError> {
     let not_an_object = |found: String| ModelError::NotAnObject { path: path_for_errors.to_owned(), found };
     let fields = match serde_json::from_slice(config_json) {
-        Ok(Value::Object(fields)) => fields,
+        Ok(UniqueValue(Value::Object(fields))) => fields,
         Ok(_) => return Err(not_an_object("another JSON value".into())),
         Err(error) => return Err(not_an_object(format!("no JSON ({error})"))),
     };

@@ -10,6 +10,8 @@ use super::spec::{RopeScaling, RopeSpec};
 
 /// The largest context that a config may claim, in tokens.
 pub(super) const MAX_POSITIONS: usize = 1 << 27;
+/// The largest factor by which YaRN may lengthen a context.
+const MAX_YARN_FACTOR: f64 = 65536.0;
 /// The kinds that are implemented.
 const KINDS: &str = "default or yarn";
 /// Fields of every kind.
@@ -152,10 +154,25 @@ fn yarn(config: &Config<'_>, object: &Config<'_>, max_position_embeddings: usize
     let factor = object
         .optional_positive("factor")?
         .unwrap_or(max_position_embeddings as f64 / original_max_position_embeddings as f64);
+    // Below 1 the context would shrink, which no checkpoint means.
+    if !(1.0..=MAX_YARN_FACTOR).contains(&factor) {
+        return Err(object.wrong(
+            "factor",
+            format_args!("{factor:e}"),
+            format!("a number from 1 to {MAX_YARN_FACTOR}"),
+        ));
+    }
     let attention_factor = match object.optional_positive("attention_factor")? {
         Some(attention_factor) => attention_factor,
         None => yarn_attention_factor(factor, number(object, "mscale")?, number(object, "mscale_all_dim")?),
     };
+    if !(attention_factor.is_finite() && (attention_factor as f32).is_normal() && attention_factor > 0.0) {
+        return Err(object.wrong(
+            "attention_factor",
+            format_args!("{attention_factor:e}"),
+            "a number that f32 can hold",
+        ));
+    }
     let beta_fast = number(object, "beta_fast")?.unwrap_or(DEFAULT_BETA_FAST);
     let beta_slow = number(object, "beta_slow")?.unwrap_or(DEFAULT_BETA_SLOW);
     if beta_fast < beta_slow {

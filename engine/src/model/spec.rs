@@ -120,6 +120,58 @@ pub enum RopeScaling {
     },
 }
 
+impl ModelSpec {
+    /// Calls `visit` with every tensor that the model needs, in no stated order, up to the first error.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub fn for_each_source<E>(
+        &self,
+        experts: bool,
+        visit: &mut dyn FnMut(&TensorSource) -> Result<(), E>,
+    ) -> Result<(), E> {
+        [&self.embed_tokens, &self.lm_head, &self.final_norm].into_iter().try_for_each(&mut *visit)?;
+        for layer in &self.layers {
+            let attention = &layer.attention;
+            [&layer.input_layernorm, &layer.post_attention_layernorm].into_iter().try_for_each(&mut *visit)?;
+            for linear in [&attention.q_proj, &attention.k_proj, &attention.v_proj, &attention.o_proj] {
+                linear.for_each_source(visit)?;
+            }
+            let norms = attention.qk_norm.iter().flat_map(|norm| [&norm.q_norm, &norm.k_norm]);
+            norms.chain(&attention.sinks).try_for_each(&mut *visit)?;
+            match &layer.ffn {
+                FfnSpec::Dense(mlp) => mlp.for_each_source(visit)?,
+                FfnSpec::Moe(moe) => {
+                    moe.router.for_each_source(visit)?;
+                    moe.correction_bias.iter().try_for_each(&mut *visit)?;
+                    let routed = if experts { moe.experts.as_slice() } else { &[] };
+                    routed.iter().try_for_each(|expert| expert.for_each_source(visit))?;
+                    if let Some(shared) = &moe.shared {
+                        shared.mlp.for_each_source(visit)?;
+                        shared.gate.iter().try_for_each(|gate| gate.for_each_source(visit))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MlpSpec {
+    fn for_each_source<E>(&self, visit: &mut dyn FnMut(&TensorSource) -> Result<(), E>) -> Result<(), E> {
+        [&self.gate_proj, &self.up_proj, &self.down_proj]
+            .into_iter()
+            .try_for_each(|linear| linear.for_each_source(visit))
+    }
+}
+
+impl LinearSource {
+    fn for_each_source<E>(&self, visit: &mut dyn FnMut(&TensorSource) -> Result<(), E>) -> Result<(), E> {
+        visit(&self.weight)?;
+        self.bias.iter().try_for_each(visit)
+    }
+}
+
 /// The feed-forward part of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FfnSpec {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::hex;
+use crate::file::{self, FileError};
 
 /// The version this code writes and reads.
 const FORMAT_VERSION: u32 = 1;
@@ -69,6 +70,9 @@ pub struct HeatmapText {
 /// Why a heatmap cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HeatmapError {
+    /// The file could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The system's words.
     #[error("heatmap {}: {source}", path.display())]
     Io {
@@ -129,15 +133,11 @@ impl Heatmap {
         fs::rename(&temporary, path).map_err(io)
     }
 
-    /// Reads and checks a file: version, checksum, and a rectangle of `moe_layers` × `num_experts` counts.
-    pub fn load(path: &Path, moe_layers: usize, num_experts: usize) -> Result<Self, HeatmapError> {
-        let io = |source| HeatmapError::Io { path: path.into(), source };
+    /// Reads and checks a file: version, checksum, a rectangle of `moe_layers` × `num_experts` counts, and in each layer as
+    /// many of them as `top_k` for every token.
+    pub fn load(path: &Path, moe_layers: usize, num_experts: usize, top_k: usize) -> Result<Self, HeatmapError> {
         let malformed = |reason: String| HeatmapError::Malformed { path: path.into(), reason };
-        let length = fs::metadata(path).map_err(io)?.len();
-        if length > MAX_BYTES {
-            return Err(malformed(format!("{length} bytes, expected at most {MAX_BYTES}")));
-        }
-        let bytes = fs::read(path).map_err(io)?;
+        let bytes = file::read(path, MAX_BYTES)?;
         let heatmap: Heatmap =
             serde_json::from_slice(&bytes).map_err(|error| malformed(format!("not a heatmap: {error}")))?;
         if heatmap.format_version != FORMAT_VERSION {
@@ -155,6 +155,23 @@ impl Heatmap {
             return Err(malformed(format!(
                 "{} layers of {widths:?} experts, expected {moe_layers} layers of {num_experts}",
                 heatmap.counts.len()
+            )));
+        }
+        let routes = heatmap.tokens.checked_mul(top_k as u64);
+        for (layer, counts) in heatmap.counts.iter().enumerate() {
+            let sum = counts.iter().try_fold(0u64, |sum, &count| sum.checked_add(count));
+            if sum.is_none() || sum != routes {
+                let found = sum.map_or_else(|| "more than 2^64".to_owned(), |sum| sum.to_string());
+                return Err(malformed(format!(
+                    "layer {layer} counts {found} routes, expected {top_k} for each of {} tokens",
+                    heatmap.tokens
+                )));
+            }
+        }
+        if let Some(text) = heatmap.texts.iter().find(|text| text.from_byte >= text.to_byte) {
+            return Err(malformed(format!(
+                "bytes {}..{} of {}, expected a start before the end",
+                text.from_byte, text.to_byte, text.name
             )));
         }
         Ok(heatmap)
@@ -198,13 +215,13 @@ mod tests {
     fn a_heatmap_is_read_as_written_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("heat.json");
-        let heatmap = Heatmap::new(identity("int4"), vec![], 7, vec![vec![1, 2], vec![3, 1]]);
+        let heatmap = Heatmap::new(identity("int4"), vec![], 2, vec![vec![1, 3], vec![3, 1]]);
         heatmap.save(&path).unwrap();
-        assert_eq!(Heatmap::load(&path, 2, 2).unwrap(), heatmap);
+        assert_eq!(Heatmap::load(&path, 2, 2, 2).unwrap(), heatmap);
 
         let error = |text: &str, layers, experts| {
             fs::write(&path, text).unwrap();
-            Heatmap::load(&path, layers, experts).unwrap_err().to_string()
+            Heatmap::load(&path, layers, experts, 2).unwrap_err().to_string()
         };
         let json = serde_json::to_string(&heatmap).unwrap();
         assert!(error(&json, 3, 2).contains("2 layers of [2, 2] experts, expected 3 layers of 2"));

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::HeatmapIdentity;
-use crate::checkpoint::{CheckpointError, hex, read_limited};
+use crate::checkpoint::hex;
+use crate::file::{self, FileError};
 
 const MAGIC: [u8; 8] = *b"ASSAYRTE";
 /// The version this code writes and reads.
@@ -82,7 +83,7 @@ pub enum TraceError {
     },
     /// The file could not be read.
     #[error(transparent)]
-    File(#[from] CheckpointError),
+    File(#[from] FileError),
     /// Not a trace, or a damaged one.
     #[error("route trace {}: {found}, expected {expected}", path.display())]
     Malformed {
@@ -164,7 +165,7 @@ impl RouteTrace {
             found,
             expected: expected.to_owned(),
         };
-        let bytes = read_limited(path, MAX_BYTES)?;
+        let bytes = file::read(path, MAX_BYTES)?;
         let Some((prefix, rest)) = bytes.split_at_checked(PREFIX_BYTES).filter(|(prefix, _)| prefix[..8] == MAGIC)
         else {
             return Err(malformed(format!("{} bytes that do not begin as one", bytes.len()), "a route trace"));

@@ -64,6 +64,9 @@ pub enum SynthError {
     /// The checkpoint's.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A file that could not be read.
+    #[error(transparent)]
+    File(#[from] crate::file::FileError),
     /// The expert cache's.
     #[error(transparent)]
     Cache(#[from] CacheError),

@@ -14,7 +14,8 @@ use super::error::SynthError;
 use super::random::{Name, Stream};
 use super::recipe::Skew;
 use super::skew::inclusion;
-use crate::checkpoint::{hex, read_limited};
+use crate::checkpoint::hex;
+use crate::file;
 
 /// Version of the file.
 const FORMAT_VERSION: u32 = 1;
@@ -268,7 +269,7 @@ impl RoutingCheck {
             found,
             expected: expected.to_owned(),
         };
-        let bytes = read_limited(&path, MAX_BYTES)?;
+        let bytes = file::read(&path, MAX_BYTES)?;
         let check: Self =
             serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string(), "a check of routing"))?;
         if check.format_version != FORMAT_VERSION {

@@ -44,6 +44,9 @@ pub struct HcsSim {
     /// Heatmap that seeds residency
     #[arg(long, value_name = "FILE")]
     heatmap: Option<PathBuf>,
+    /// Policies run behind the token, as where a token is one graph
+    #[arg(long)]
+    behind: bool,
     /// Hit rate of each layer, instead of all together
     #[arg(long)]
     layers: bool,
@@ -158,12 +161,13 @@ impl HcsSim {
 
     /// For each number of slots the policies, then the bounds.
     fn subjects(&self, total: usize, heatmap: bool) -> Vec<Subject> {
+        let behind = self.behind;
         let policies = if self.policy.is_empty() { Policy::ALL.to_vec() } else { self.policy.clone() };
         let mut subjects = Vec::new();
         for slots in self.slots.iter().map(|slots| slots.of(total)) {
             for &policy in &policies {
                 for &promotions_per_token in &self.promotions {
-                    subjects.push(Subject::Policy(SimulateOptions { policy, slots, promotions_per_token }));
+                    subjects.push(Subject::Policy(SimulateOptions { policy, slots, promotions_per_token, behind }));
                 }
             }
             if heatmap {
@@ -177,7 +181,12 @@ impl HcsSim {
 
 /// A heatmap of what the trace is of.
 fn load_heatmap(path: &Path, trace: &RouteTrace) -> anyhow::Result<Heatmap> {
-    let heatmap = Heatmap::load(path, trace.moe_layers(), trace.header.num_experts)?;
+    let heatmap = Heatmap::load(
+        path,
+        trace.moe_layers(),
+        trace.header.num_experts,
+        trace.header.top_k.iter().copied().max().unwrap_or(0),
+    )?;
     heatmap.check_identity(path, &trace.header.identity)?;
     Ok(heatmap)
 }

@@ -149,7 +149,7 @@ impl Verify {
         let corpus = Corpus::load(self.prompts, &repository)?;
         let opened = Opened::new(loaded)?;
         let sizes = MemoryPlan::new(&opened.folder.spec, &opened.options)?.sizes;
-        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts)?;
+        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts, sizes.top_k)?;
         heatmap.check_identity(&path, &opened.heatmap_identity())?;
         for text in &heatmap.texts {
             check_text(text, &corpus, &path)?;

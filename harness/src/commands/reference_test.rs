@@ -113,6 +113,7 @@ impl ReferenceTest {
         let tokenizer = files.iter().find(|file| file.name == TOKENIZER_FILE).map(|file| file.sha256.as_str());
         let experts = opened.options.precision.experts.name();
         let compared = artifact.check_fingerprints(&path, &weights, tokenizer, experts)?;
+        artifact.check_vocab_size(&path, opened.folder.spec.vocab_size)?;
         let (gate_path, gate) = match &self.gate {
             Some(path) => (path.clone(), Gate::read(path)?),
             None => find_gate(&repository.path(GATES), compared)?,

@@ -2,11 +2,19 @@
 
 use super::{Config, Device, Link, PrefillArithmetic, WeightFormat};
 use crate::repository::Repository;
+use assay_engine::file::{self, FileError};
 use assay_ledgers::Sha256;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// Where short names are looked up, under the repository's root.
 const FOLDER: &str = "suites/configs";
+/// The largest config that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// Bandwidths from a modem's to a thousand times a card's own memory, in 10⁹ bytes a second; latencies up to a second, in
+/// microseconds: beyond them, times lose their meaning.
+const BANDWIDTHS: RangeInclusive<f64> = 1e-6..=1e6;
+const LATENCIES: RangeInclusive<f64> = 0.0..=1e6;
 
 /// A config with the place it came from.
 #[derive(Debug, Clone)]
@@ -35,13 +43,8 @@ pub enum ConfigError {
         known: Vec<String>,
     },
     /// The file cannot be read.
-    #[error("cannot read config {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file is no config.
     #[error("config {}: {source}", path.display())]
     Parse {
@@ -68,9 +71,9 @@ impl LoadedConfig {
     /// When there is no such file, or it is not a config.
     pub(super) fn read(name_or_path: &str, repository: &Repository) -> Result<Self, ConfigError> {
         let path = resolve(name_or_path, repository)?;
-        let read_error = |source| ConfigError::Read { path: path.clone(), source };
-        let text = std::fs::read_to_string(&path).map_err(read_error)?;
-        let absolute = path.canonicalize().map_err(read_error)?;
+        let text = file::read_text(&path, MAX_BYTES)?;
+        let absolute =
+            path.canonicalize().map_err(|source| FileError::Io { action: "open", path: path.clone(), source })?;
         let config = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.clone(), source: Box::new(source) })?;
         let own = absolute.ancestors().find_map(Repository::at);
@@ -137,6 +140,10 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+fn words(range: &RangeInclusive<f64>) -> String {
+    format!("a number from {:?} to {:?}", range.start(), range.end())
+}
+
 /// The first thing that is wrong with a config, as a sentence.
 fn problem(config: &Config) -> Option<String> {
     let Config { precision, memory, context, residency, benchmark, device, .. } = config;
@@ -178,12 +185,12 @@ fn problem(config: &Config) -> Option<String> {
             ),
         ),
         (
-            !(link.bandwidth_gb_s.is_finite() && link.bandwidth_gb_s > 0.0),
-            format!("link.bandwidth_gb_s is {}, expected a positive number", link.bandwidth_gb_s),
+            !BANDWIDTHS.contains(&link.bandwidth_gb_s),
+            format!("link.bandwidth_gb_s is {:?}, expected {}", link.bandwidth_gb_s, words(&BANDWIDTHS)),
         ),
         (
-            !(link.latency_us.is_finite() && link.latency_us >= 0.0),
-            format!("link.latency_us is {}, expected 0 or a positive number", link.latency_us),
+            !LATENCIES.contains(&link.latency_us),
+            format!("link.latency_us is {:?}, expected {}", link.latency_us, words(&LATENCIES)),
         ),
         (
             !(0.0..=1.0).contains(&residency.max_resident_share),

@@ -1,7 +1,8 @@
 //! A checked book and its regions.
 
 use super::canonical::{MarkerError, canonical};
-use super::manifest::BookPin;
+use super::manifest::{BookPin, MAX_BOOK_BYTES};
+use assay_engine::file::{self, FileError};
 use assay_ledgers::Sha256;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -53,13 +54,8 @@ pub struct TextSpan {
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
     /// A file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The manifest is not one.
     #[error("corpus manifest {}: {reason}", path.display())]
     Manifest {
@@ -91,6 +87,16 @@ pub enum CorpusError {
         /// Where it stops being UTF-8.
         valid_up_to: usize,
     },
+    /// A canonical text of another length than is pinned.
+    #[error("{}: its canonical text has {found} bytes, expected {expected}", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of its canonical text.
+        found: usize,
+        /// What is pinned.
+        expected: usize,
+    },
     /// A text without its markers.
     #[error("{}: {source}", path.display())]
     Marker {
@@ -116,12 +122,19 @@ pub enum CorpusError {
 impl Book {
     /// Reads a file and checks it, as it is and in canonical form, against its pin.
     pub(super) fn read(path: &Path, pin: &BookPin) -> Result<Self, CorpusError> {
-        let bytes = std::fs::read(path).map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
+        let bytes = file::read(path, 2 * MAX_BOOK_BYTES as u64)?;
         let raw = std::str::from_utf8(&bytes)
             .map_err(|error| CorpusError::NotUtf8 { path: path.to_owned(), valid_up_to: error.valid_up_to() })?;
         check_digest(path, "the file", &bytes, pin.sha256)?;
         let text = canonical(raw).map_err(|source| CorpusError::Marker { path: path.to_owned(), source })?;
         check_digest(path, "its canonical text", text.as_bytes(), pin.canonical_sha256)?;
+        if text.len() != pin.canonical_bytes {
+            return Err(CorpusError::Length {
+                path: path.to_owned(),
+                found: text.len(),
+                expected: pin.canonical_bytes,
+            });
+        }
         Ok(Book { file: pin.file.clone(), title: pin.title.clone(), canonical_sha256: pin.canonical_sha256, text })
     }
 

@@ -2,14 +2,21 @@
 
 use super::CorpusError;
 use crate::repository::Repository;
+use assay_engine::file;
 use assay_ledgers::Sha256;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::path::{Component, Path};
 
 /// Where the manifest lies, under the repository's root. Its own folder is what `package.manifest` is relative to.
 pub(super) const MANIFEST: &str = "fixtures/corpus/manifest.toml";
 /// The version of the form that this code reads.
 const FORMAT: u32 = 1;
+/// The largest manifest that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// The largest canonical text, in bytes. War and Peace has 3 million.
+pub(super) const MAX_BOOK_BYTES: usize = 64 << 20;
 
 /// Which six books.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
@@ -37,7 +44,7 @@ impl PromptSet {
 /// The whole manifest.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Manifest {
+pub struct Manifest {
     format: u32,
     packaged: SetPins,
     six: SetPins,
@@ -87,6 +94,29 @@ pub struct BookPin {
     pub canonical_bytes: usize,
 }
 
+impl SetPins {
+    /// Books within their folder, and of a size that can be read; a package within its own.
+    fn check(&self) -> Result<(), String> {
+        if self.books.is_empty() {
+            return Err("a set without books, expected at least one".to_owned());
+        }
+        let name = |book: &BookPin| Path::new(&book.file).file_name() == Some(OsStr::new(&book.file));
+        if let Some(book) = self.books.iter().find(|book| !name(book)) {
+            return Err(format!("a book's file is {:?}, expected a plain file name", book.file));
+        }
+        if let Some(book) = self.books.iter().find(|book| book.canonical_bytes > MAX_BOOK_BYTES) {
+            let (file, bytes) = (&book.file, book.canonical_bytes);
+            return Err(format!("canonical_bytes of {file} is {bytes}, expected at most {MAX_BOOK_BYTES}"));
+        }
+        let paths = self.package.iter().flat_map(|package| [&package.manifest, &package.folder]);
+        let within = |path: &str| Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
+        match paths.into_iter().find(|path| !within(path)) {
+            None => Ok(()),
+            Some(path) => Err(format!("a package's path is {path:?}, expected one that stays below its folder")),
+        }
+    }
+}
+
 impl BookPin {
     /// The book's page at Project Gutenberg.
     pub fn url(&self) -> String {
@@ -97,14 +127,21 @@ impl BookPin {
 impl Manifest {
     pub(super) fn read(repository: &Repository) -> Result<Self, CorpusError> {
         let path = repository.path(MANIFEST);
-        let text = std::fs::read_to_string(&path).map_err(|source| CorpusError::Read { path: path.clone(), source })?;
-        let invalid = |reason: String| CorpusError::Manifest { path: path.clone(), reason };
-        let manifest: Manifest = toml::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+        let text = file::read_text(&path, MAX_BYTES)?;
+        Self::parse(&text).map_err(|reason| CorpusError::Manifest { path, reason })
+    }
+
+    /// The manifest that a text holds, or what is wrong with it.
+    ///
+    /// # Errors
+    /// Another form, another version of it, books or packages outside their folder, a book that is too large.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let manifest: Manifest = toml::from_str(text).map_err(|error| error.to_string())?;
         if manifest.format != FORMAT {
-            return Err(invalid(format!("format {}, expected {FORMAT}", manifest.format)));
+            return Err(format!("format {}, expected {FORMAT}", manifest.format));
         }
-        if [&manifest.packaged, &manifest.six].iter().any(|set| set.books.is_empty()) {
-            return Err(invalid("a set without books".to_owned()));
+        for set in [&manifest.packaged, &manifest.six] {
+            set.check()?;
         }
         Ok(manifest)
     }

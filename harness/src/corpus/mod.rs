@@ -15,7 +15,7 @@ mod prompts;
 
 pub use book::{Book, CorpusError, Region, TextSpan, check_disjoint};
 pub use locate::CORPUS_DIR_VARIABLE;
-pub use manifest::{BookPin, PromptSet};
+pub use manifest::{BookPin, Manifest, PromptSet};
 pub use prompts::{Prompt, PromptCutter, PromptError, PromptUse};
 
 use crate::repository::Repository;

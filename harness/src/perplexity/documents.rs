@@ -4,6 +4,8 @@ use crate::corpus::{Corpus, PromptCutter, PromptSet, Region};
 use crate::repository::Repository;
 use anyhow::{Context, ensure};
 use assay_engine::checkpoint::tokenizer::Tokenizer;
+use assay_engine::file;
+use assay_engine::json::UniqueMap;
 use assay_ledgers::Sha256;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +17,7 @@ const PER_BOOK: usize = 4;
 const TOKENS: usize = 2048;
 
 /// Largest file of token ids that is read.
-const MAX_FILE_BYTES: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// One document.
 #[derive(Debug, Clone)]
@@ -46,10 +48,8 @@ impl Documents {
     /// When the file cannot be read, is no such object, or a list is empty of targets.
     pub fn from_token_ids(path: &Path) -> anyhow::Result<Self> {
         let name = path.display();
-        let bytes = std::fs::metadata(path).with_context(|| format!("{name}"))?.len();
-        ensure!(bytes <= MAX_FILE_BYTES, "{name}: {bytes} bytes, expected at most {MAX_FILE_BYTES}");
-        let text = std::fs::read(path).with_context(|| format!("{name}"))?;
-        let lists: BTreeMap<String, Vec<u32>> = serde_json::from_slice(&text)
+        let text = file::read(path, MAX_FILE_BYTES)?;
+        let UniqueMap(lists): UniqueMap<Vec<u32>> = serde_json::from_slice(&text)
             .with_context(|| format!("{name}: expected a JSON object of token-id lists"))?;
         ensure!(!lists.is_empty(), "{name}: no list of token ids, expected at least one");
         for (document, tokens) in &lists {

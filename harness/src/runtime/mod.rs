@@ -13,4 +13,4 @@ mod start;
 pub use identity::{IdentityInputs, SuiteInputs, sha256};
 pub use machine::observations;
 pub(crate) use start::open_folder;
-pub use start::{Opened, Runtime, build_cache};
+pub use start::{Opened, Runtime, build_cache, engine_options};

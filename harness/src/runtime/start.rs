@@ -95,7 +95,7 @@ impl Opened {
     pub fn heatmap(&self) -> anyhow::Result<Option<Heatmap>> {
         let Some(path) = self.loaded.heatmap_path() else { return Ok(None) };
         let sizes = MemoryPlan::new(&self.folder.spec, &self.options)?.sizes;
-        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts)?;
+        let heatmap = Heatmap::load(&path, sizes.moe_layers, sizes.num_experts, sizes.top_k)?;
         heatmap.check_identity(&path, &self.heatmap_identity())?;
         Ok(Some(heatmap))
     }
@@ -119,8 +119,14 @@ impl Opened {
     /// # Errors
     /// The engine's own, with the figure that is needed.
     pub fn check_budget(&self) -> anyhow::Result<()> {
-        let plan = MemoryPlan::new(&self.folder.spec, &self.options)?;
-        Ok(plan.check_budget(self.loaded.config.memory.vram.0, self.options.min_chunk)?)
+        let plan = MemoryPlan::new(&self.folder.spec, &self.options);
+        let budget = self.loaded.config.memory.vram.0;
+        plan.and_then(|plan| plan.check_budget(budget, self.options.min_chunk)).with_context(|| self.context())
+    }
+
+    /// What an error about the config's own numbers is about.
+    fn context(&self) -> String {
+        format!("config {}", self.loaded.path.display())
     }
 
     /// Builds the expert cache if there is none, then reads it into memory.
@@ -156,7 +162,8 @@ impl Runtime {
         let bank = opened.bank(repository)?;
         interrupt::check()?;
         let config = &opened.loaded.config;
-        let device = open_device(config)?;
+        let device = open_device(config)
+            .with_context(|| format!("{}: memory.vram is {}", opened.context(), config.memory.vram))?;
         let progress = Progress::start("loading weights and calibrating", 1, "step");
         let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());
         let engine = Engine::load(device, checkpoint, spec, bank, heatmap.as_ref(), opened.options.clone())?;
@@ -241,7 +248,7 @@ pub(crate) fn folder_name(dir: &Path) -> String {
 }
 
 /// A config's engine options.
-pub(crate) fn engine_options(config: &Config) -> EngineOptions {
+pub fn engine_options(config: &Config) -> EngineOptions {
     let precision = Precision {
         experts: encoding(config.precision.experts, config.precision.expert_quantization),
         attention: encoding(config.precision.attention, None),

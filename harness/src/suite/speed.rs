@@ -1,6 +1,7 @@
 //! Speed suites: prompt and answer lengths, repetitions, and the texts they are cut from.
 
 use crate::corpus::PromptSet;
+use assay_engine::file::{self, FileError};
 use assay_ledgers::Sha256;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,12 @@ use std::path::{Path, PathBuf};
 const FORMAT: u32 = 1;
 /// With fewer timed repetitions no median carries an interval at 95 %.
 const MIN_TIMED: usize = 6;
+/// The largest suite that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// The most repetitions of a length, the most lengths, and the longest: far beyond a day's work.
+const MAX_REPETITIONS: usize = 10_000;
+const MAX_LENGTHS: usize = 1000;
+const MAX_TOKENS: usize = 1 << 27;
 
 /// A speed suite, as in `suites/speed/*.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,13 +72,8 @@ pub struct Repetitions {
 #[derive(Debug, thiserror::Error)]
 pub enum SuiteError {
     /// It cannot be read.
-    #[error("cannot read suite {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// It is no suite.
     #[error("suite {}: {source}", path.display())]
     Parse {
@@ -96,8 +98,7 @@ impl SpeedSuite {
     /// # Errors
     /// When it cannot be read or is no speed suite.
     pub fn read(path: &Path) -> Result<(Self, Sha256), SuiteError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| SuiteError::Read { path: path.to_owned(), source })?;
+        let text = file::read_text(path, MAX_BYTES)?;
         let suite: SpeedSuite = toml::from_str(&text)
             .map_err(|source| SuiteError::Parse { path: path.to_owned(), source: Box::new(source) })?;
         match suite.problem() {
@@ -108,16 +109,28 @@ impl SpeedSuite {
 
     fn problem(&self) -> Option<String> {
         let rising = |lengths: &[usize]| {
-            !lengths.is_empty() && lengths[0] > 0 && lengths.windows(2).all(|pair| pair[0] < pair[1])
+            (1..=MAX_LENGTHS).contains(&lengths.len())
+                && lengths.iter().all(|length| (1..=MAX_TOKENS).contains(length))
+                && lengths.windows(2).all(|pair| pair[0] < pair[1])
         };
+        let lengths =
+            |name: &str| format!("{name}.tokens: expected 1 to {MAX_LENGTHS} lengths from 1 to {MAX_TOKENS} that rise");
+        let Repetitions { warm_up, timed } = self.repetitions;
         let checks = [
             (self.format != FORMAT, format!("format is {}, expected {FORMAT}", self.format)),
-            (!rising(&self.prefill.tokens), "prefill.tokens must be positive lengths that rise".to_owned()),
-            (!rising(&self.decode.tokens), "decode.tokens must be positive lengths that rise".to_owned()),
-            (self.decode.prompt_tokens == 0, "decode.prompt_tokens is 0: decode starts after a prompt".to_owned()),
+            (!rising(&self.prefill.tokens), lengths("prefill")),
+            (!rising(&self.decode.tokens), lengths("decode")),
             (
-                self.repetitions.timed < MIN_TIMED,
-                format!("repetitions.timed is {}, expected {MIN_TIMED} or more", self.repetitions.timed),
+                !(1..=MAX_TOKENS).contains(&self.decode.prompt_tokens),
+                format!("decode.prompt_tokens is {}, expected 1 to {MAX_TOKENS}", self.decode.prompt_tokens),
+            ),
+            (
+                !(MIN_TIMED..=MAX_REPETITIONS).contains(&timed),
+                format!("repetitions.timed is {timed}, expected {MIN_TIMED} to {MAX_REPETITIONS}"),
+            ),
+            (
+                warm_up > MAX_REPETITIONS,
+                format!("repetitions.warm_up is {warm_up}, expected at most {MAX_REPETITIONS}"),
             ),
         ];
         checks.into_iter().find_map(|(wrong, reason)| wrong.then_some(reason))
@@ -174,7 +187,7 @@ mod tests {
             let message = SpeedSuite::read(&changed).unwrap_err().to_string();
             assert!(message.contains(part) && message.contains("suite.toml"), "{message}");
         };
-        check("timed = 6", "timed = 5", "expected 6 or more");
+        check("timed = 6", "timed = 5", "expected 6 to 10000");
         check("[1000, 5000,", "[5000, 1000,", "prefill.tokens");
         check("format = 1", "format = 2", "format is 2, expected 1");
         check("format = 1", "format = 1\ncolour = 1", "colour");

@@ -7,7 +7,7 @@ use crate::contract::RUN;
 use crate::layout::MatrixFormat;
 use crate::{KernelError, KvFormat, KvLayout, check};
 
-/// Bytes of shared memory for a row of `width` f32 and the sums of its runs; `row_words` of `cu/sum.cuh`.
+/// Bytes of shared memory for a row of `width` f32 and the sums of its runs, as `cu/sum.cuh` pads them.
 fn row_bytes(width: usize) -> u32 {
     (4 * (width + width / RUN + 1 + width.div_ceil(RUN))) as u32
 }

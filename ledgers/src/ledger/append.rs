@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::head::{chain_path, head_path, read_head, sync_dir, write_head};
+use super::head::{chain_path, head_path, read_head, read_small, sync_dir, write_head};
 use super::line::{LINE_BYTES_MAX, SEAL_BYTES, describe, is_garbage, open, seal, stated_hash};
 use super::logs;
 use crate::schema::{EvidenceClass, FORMAT_VERSION, Head, LogRef, Origin, Record, TimeUtc, WriterId};
@@ -270,6 +270,7 @@ fn writer_id(dir: &Path) -> Result<WriterId> {
             Err(error) => return Err(Error::io("create", &path)(error.error)),
         }
     }
-    let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let bytes = read_small(&path).map_err(Error::io("read", &path))?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     WriterId::try_from(text.trim_end().to_owned()).map_err(|_| Error::BadWriter { path, found: text })
 }

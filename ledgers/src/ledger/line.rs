@@ -82,6 +82,10 @@ pub(crate) fn open(line: &[u8]) -> std::result::Result<Record, Vec<Fault>> {
         Ok(_) => {}
         Err(error) => faults.extend(schema_fault(line, &error)),
     }
+    if faults.is_empty() {
+        // Sealed, and no record all the same: content that is not JSON, or JSON that serde gave up on as if it were not.
+        faults.push(unread(line));
+    }
     Err(faults)
 }
 
@@ -121,6 +125,15 @@ fn unsealed(line: &[u8]) -> Fault {
             Fault::new(ProblemKind::Edited, "the record was edited: it does not end in its hash as a ledger line does")
         }
         Err(error) => Fault::new(ProblemKind::NotJson, format!("the line is not JSON: {error}")),
+    }
+}
+
+fn unread(line: &[u8]) -> Fault {
+    match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
+        Ok(_) => Fault::new(ProblemKind::BadSchema, "the record does not fit the schema"),
+        Err(error) => {
+            Fault::new(ProblemKind::Edited, format!("the record was edited: it is sealed and not JSON: {error}"))
+        }
     }
 }
 

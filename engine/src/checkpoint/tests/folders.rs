@@ -33,7 +33,7 @@ fn missing_parts_are_named() {
     assert_eq!(open_error(&folder_for_file), "model.safetensors: a folder, expected an ordinary file");
     let huge_config = folder(&[("model.safetensors", &one("a"))]);
     std::fs::File::create(huge_config.path().join("config.json")).unwrap().set_len(1 << 40).unwrap();
-    assert_eq!(open_error(&huge_config), "config.json: size in bytes of 16777217, expected at most 16777216");
+    assert_eq!(open_error(&huge_config), "config.json: 16777217 bytes or more, expected at most 16777216");
 }
 
 /// Downloads often keep the files elsewhere and link to them.

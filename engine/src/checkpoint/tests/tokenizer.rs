@@ -162,3 +162,29 @@ proptest! {
         prop_assert_eq!(found + &stream.finish().unwrap(), text);
     }
 }
+
+/// A tokenizer of two words with this normalizer, as JSON text.
+fn with_normalizer(normalizer: &str) -> Result<Tokenizer, TokenizerError> {
+    let folder = tempfile::tempdir().unwrap();
+    let model = r#"{"type":"WordLevel","vocab":{"a":0,"b":1},"unk_token":"a"}"#;
+    let json = format!(
+        r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{normalizer},
+            "pre_tokenizer":null,"post_processor":null,"decoder":null,"model":{model}}}"#
+    );
+    std::fs::write(folder.path().join("tokenizer.json"), json).unwrap();
+    Tokenizer::open(folder.path())
+}
+
+#[test]
+fn what_the_crate_panics_on_is_an_error() {
+    let nothing = r#"{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":""},{"type":"Lowercase"}]}"#;
+    let tokenizer = with_normalizer(nothing).unwrap();
+    assert_eq!(tokenizer.encode("").unwrap(), [0; 0]);
+    let error = tokenizer.encode("b").unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json: cannot encode: the crate tokenizers gave up"), "{error}");
+    // Found before the crate sees it.
+    let error = with_normalizer(r#"{"type":"Prepend","prepend":"\ud800"}"#).unwrap_err().to_string();
+    assert!(error.contains("unexpected end of hex escape"), "{error}");
+    let error = with_normalizer(r#"{"type":"Prepend","prepend":"x","prepend":"y"}"#).unwrap_err().to_string();
+    assert!(error.contains("\"prepend\" stands twice"), "{error}");
+}

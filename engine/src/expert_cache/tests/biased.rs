@@ -98,7 +98,10 @@ fn biases_that_are_not_finite_and_headers_without_them_are_found() {
     let sha256 = Sha256::digest(&payload[..6 * layout.bytes]);
     let sha256: String = sha256.iter().map(|byte| format!("{byte:02x}")).collect();
     let found = rewrite("nan", &payload, &|header| header["layers"][0]["sha256"] = sha256.as_str().into());
-    assert_eq!(found, "layer 0, expert 1, bias of up_proj: row 2 is NaN, expected a finite number");
+    assert_eq!(
+        found,
+        "layer 0, expert 1, bias of up_proj: row 2 is NaN, expected a finite number; build it again with replacement, or give another path"
+    );
     // A layer that denies its biases has experts of another size.
     let found = rewrite("denied", &bytes[payload_start..], &|header| header["layers"][1]["biases"] = false.into());
     assert!(found.starts_with("layer 1: ") && found.contains("bytes for experts of 160 x 96"), "{found}");

@@ -220,8 +220,9 @@ pub(super) fn separate_experts(
 pub(super) fn positive_f32(config: &Config<'_>, field: &str, default: f32) -> Result<f32, ModelError> {
     let Some(value) = config.optional_positive(field)? else { return Ok(default) };
     let rounded = value as f32;
-    if rounded > 0.0 && rounded.is_finite() {
+    // Normal, so that its inverse is finite too.
+    if rounded.is_normal() {
         return Ok(rounded);
     }
-    Err(config.wrong(field, format_args!("{value:e}"), "a number that f32 can hold"))
+    Err(config.wrong(field, format_args!("{value:e}"), "a number that f32 can hold in full"))
 }

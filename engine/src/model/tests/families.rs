@@ -272,7 +272,7 @@ fn bad_configs() -> Vec<(&'static str, Value, &'static str)> {
         (
             "glm4_moe",
             json!({"routed_scaling_factor": 1e300}),
-            "routed_scaling_factor is 1e300, expected a number that f32 can hold",
+            "routed_scaling_factor is 1e300, expected a number that f32 can hold in full",
         ),
         (
             "glm4_moe",
@@ -299,7 +299,7 @@ fn bad_configs() -> Vec<(&'static str, Value, &'static str)> {
         (
             "granitemoe",
             json!({"attention_multiplier": 1e-60}),
-            "attention_multiplier is 1e-60, expected a number that f32 can hold",
+            "attention_multiplier is 1e-60, expected a number that f32 can hold in full",
         ),
         ("gpt_oss-b", typed("linear"), "layer_types is linear, expected sliding_attention or full_attention"),
         (
