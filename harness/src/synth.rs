@@ -10,7 +10,8 @@ use crate::repository::Repository;
 use crate::runtime::Opened;
 use anyhow::Context as _;
 use assay_engine::Engine;
-use assay_engine::device::Device as EngineDevice;
+use assay_engine::device::cuda::CONTEXT_BYTES;
+use assay_engine::device::{Device as EngineDevice, DeviceKind};
 use assay_engine::expert_cache::Encoding;
 use assay_engine::memory::MemoryPlan;
 use assay_engine::synth::SyntheticRecord;
@@ -39,7 +40,11 @@ pub fn open(
     let mut opened = Opened::new(LoadedConfig::of("synthetic", config, repository))?;
     // Residents would only take memory from the machine that checks: prefill streams what is not on the device.
     let plan = MemoryPlan::new(&opened.folder.spec, &opened.options)?;
-    opened.set_vram(plan.least_budget(opened.options.min_chunk));
+    let context = match opened.options.device {
+        DeviceKind::Host => 0,
+        DeviceKind::Cuda => CONTEXT_BYTES,
+    };
+    opened.set_vram(plan.least_budget(opened.options.min_chunk) + context);
     Ok((opened, record))
 }
 

@@ -172,12 +172,16 @@ fn answer(
         "hcs": body.hcs,
         "low_water_bytes": body.low_water_bytes,
         "modelled_link_s": body.modelled_link_s,
+        "cold_path": body.cold_path,
         "verdicts": summary.verdicts,
         "evidence": evidence,
     });
     let mut answer = Answer::new(&json)?.table(rows_table(name, &body.rows)).table(memory_table(&body.low_water_bytes));
     if let Some(hcs) = &body.hcs {
         answer = answer.line(hcs_line(hcs));
+    }
+    if let Some(path) = &body.cold_path {
+        answer = answer.line(format!("cold experts by {path}: measured to be the faster at startup"));
     }
     for row in &summary.verdicts {
         answer = answer.line(format!("{}  {}: {}", row.verdict, row.row, row.reason));

@@ -38,7 +38,9 @@ pub fn summarise<D: Device>(measured: &[Measured], engine: &Engine<D>, timed: us
     let verdicts = vec![exact_counts(measured, timed), margin_kept(&low_water, margin)];
     let hcs = (total > 0).then(|| residency(&decode, total));
     let modelled_link_s = modelled(&all, engine.options().device);
-    Ok(Summary { body: SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s }, verdicts })
+    let cold_path = (engine.options().device == DeviceKind::Cuda).then(|| engine.cold_path().name().to_owned());
+    let body = SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path };
+    Ok(Summary { body, verdicts })
 }
 
 fn speed_row(row: &Measured, total: u64, device: DeviceKind) -> anyhow::Result<SpeedRow> {

@@ -55,6 +55,9 @@ pub struct SpeedBody {
     /// Seconds that the modelled link would have taken over the whole suite, apart from wall time; absent for a real link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modelled_link_s: Option<f64>,
+    /// How decode brought cold experts in, where the device has a choice: measured at startup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold_path: Option<String>,
 }
 
 /// What a speed row measures.

@@ -228,51 +228,38 @@ impl Drop for Memory {
     }
 }
 
-/// Host memory whose pages the driver has locked, so that the copy engine and kernels can read them.
+/// Host memory whose pages the driver has locked, so that the copy engine and kernels can read them. One registration: a copy
+/// may not reach from one into another.
 #[derive(Debug)]
 pub(super) struct Registered {
-    pieces: Vec<*mut c_void>,
-    mapped: Option<u64>,
+    start: *mut c_void,
+    mapped: u64,
 }
-
-/// Registered at once; a failure then names a piece, and the driver's per-call work stays short.
-const REGISTER_PIECE: usize = 1 << 30;
 
 impl Registered {
     /// Registers `len` bytes from `start` on, which must outlive it. `start` is a page's start.
     pub(super) fn new(start: *const u8, len: usize) -> Result<Self, CudaError> {
-        let mut registered = Self { pieces: Vec::new(), mapped: Some(start as u64) };
-        for offset in (0..len).step_by(REGISTER_PIECE) {
-            let bytes = REGISTER_PIECE.min(len - offset);
-            let piece = start.wrapping_add(offset).cast_mut().cast::<c_void>();
-            let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-            // SAFETY: the range is mapped and outlives the registration, by the caller's promise.
-            unsafe { sys::cuMemHostRegister_v2(piece, bytes, flags) }
-                .result()
-                .map_err(call("cuMemHostRegister", || format!("{bytes} bytes at offset {offset} of {len}")))?;
-            registered.pieces.push(piece);
-            // Where kernels see every piece at the host's own address, they see the whole as one.
-            if device_address(piece.cast::<u8>())? != piece as u64 {
-                registered.mapped = None;
-            }
-        }
+        let range = start.cast_mut().cast::<c_void>();
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the range is mapped and outlives the registration, by the caller's promise.
+        unsafe { sys::cuMemHostRegister_v2(range, len, flags) }
+            .result()
+            .map_err(call("cuMemHostRegister", || format!("{len} bytes")))?;
+        let mut registered = Self { start: range, mapped: 0 };
+        registered.mapped = device_address(start)?;
         Ok(registered)
     }
-}
 
-impl Registered {
-    /// Where kernels see the memory as one range.
-    pub(super) fn mapped(&self) -> Option<u64> {
+    /// Where kernels see the memory.
+    pub(super) fn mapped(&self) -> u64 {
         self.mapped
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        for &piece in &self.pieces {
-            // SAFETY: registered in `new`.
-            let _ = unsafe { sys::cuMemHostUnregister(piece) };
-        }
+        // SAFETY: registered in `new`.
+        let _ = unsafe { sys::cuMemHostUnregister(self.start) };
     }
 }
 
