@@ -75,6 +75,7 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
         hcs: Some(hcs),
         low_water_bytes: BTreeMap::from([("prefill".to_owned(), 1 << 20), ("decode".to_owned(), 2 << 20)]),
         modelled_link_s: Some(0.25),
+        cold_path: None,
     }
 }
 
