@@ -1,7 +1,6 @@
 //! Launcher of `cu/attention.cu`: attention over the cache in the contract's order.
 
-use super::gemm::size;
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, position, size};
 use super::module::Function;
 use super::pack::aligned;
 use super::{Cuda, CudaError, DeviceSlice};
@@ -84,6 +83,7 @@ impl Cuda {
         };
         let spread = tokens <= SPREAD_TOKENS && splits > 1;
         let rows = product(KERNEL, "queries", &[tokens, heads])?;
+        let (first, stored) = position(KERNEL, first_position, tokens, position_at)?;
         let mut argument = AttentionArgument {
             q: q.address(),
             cache: cache.address(),
@@ -91,17 +91,16 @@ impl Cuda {
             out: out.address(),
             states: 0,
             partial: 0,
-            position_at: position_at.map_or(0, DeviceSlice::address),
+            position_at: stored,
             heads: size(KERNEL, heads)?,
             kv_heads: size(KERNEL, layout.kv_heads)?,
             head_dim: size(KERNEL, layout.head_dim)?,
-            first_position: size(KERNEL, first_position)?,
+            first_position: first,
             // A window that reaches past the first position is none.
             window: window.and_then(|window| u32::try_from(window).ok()).unwrap_or(0),
             splits: size(KERNEL, splits)?,
             scale,
         };
-        size(KERNEL, first_position + tokens)?;
         if spread {
             let states = product(KERNEL, "states", &[rows, splits, 2 * size_of::<f32>()])?;
             let bytes =

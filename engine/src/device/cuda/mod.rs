@@ -70,6 +70,7 @@ pub struct CudaDevice {
     link: LinkCounters,
     allocations: Countdown,
     copies: Countdown,
+    capturing: bool,
     cuda: Cuda,
 }
 
@@ -121,6 +122,7 @@ impl CudaDevice {
             link: LinkCounters::default(),
             allocations: Countdown::default(),
             copies: Countdown::default(),
+            capturing: false,
             cuda,
         })
     }
@@ -155,6 +157,8 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        // What follows is freed in the current context.
+        let _ = self.cuda.bind();
         self.abandon();
     }
 }
@@ -186,7 +190,8 @@ impl Device for CudaDevice {
 
     fn adopt_bank(&mut self, bank: &Arc<HostBank>) -> Result<(), DeviceError> {
         if !bank.is_empty() {
-            let registered = Registered::new(bank.as_ptr(), bank.len())?;
+            // SAFETY: the bank's memory lives as long as the bank, which is kept beside its registration and dropped after it.
+            let registered = unsafe { Registered::new(bank.as_ptr(), bank.len())? };
             self.bank = Some((registered, bank.clone()));
         }
         Ok(())
@@ -242,7 +247,7 @@ impl Device for CudaDevice {
 
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
         let stream = self.lane(Stream::Compute).queue.stream();
-        let bank = self.bank.as_ref().and_then(|(registered, _)| registered.mapped());
+        let bank = self.bank.as_ref().and_then(|(registered, bank)| Some((registered.mapped()?, bank.len())));
         execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank }.launch(&kernel, how.arithmetic)
     }
 
@@ -264,10 +269,13 @@ impl Device for CudaDevice {
     }
 
     fn begin_capture(&mut self) -> Result<(), DeviceError> {
-        Ok(self.lane(Stream::Compute).queue.begin_capture()?)
+        self.lane(Stream::Compute).queue.begin_capture()?;
+        self.capturing = true;
+        Ok(())
     }
 
     fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
+        self.capturing = false;
         let graph = self.lane(Stream::Compute).queue.end_capture()?;
         self.graphs.push(graph);
         Ok(GraphId(self.graphs.len() - 1))
@@ -289,6 +297,10 @@ impl Device for CudaDevice {
 
     /// What is queued cannot be dropped: it is waited for, and its faults are forgotten.
     fn abandon(&mut self) {
+        if std::mem::take(&mut self.capturing) {
+            // A stream that still captures would run nothing that comes after.
+            self.lane(Stream::Compute).queue.drop_capture();
+        }
         for lane in &self.lanes {
             // The error that led here is the one that is reported.
             let _ = lane.queue.synchronize();
