@@ -3,6 +3,7 @@
 use assay_kernels::KvFormat;
 
 use crate::device::{Arithmetic, DeviceKind};
+use crate::engine::ColdPath;
 use crate::error::EngineError;
 use crate::expert_cache::Encoding;
 use crate::model::spec::ModelSpec;
@@ -46,6 +47,8 @@ pub struct EngineOptions {
     pub policy: PolicyKind,
     /// Cold experts that may become resident for each token decoded.
     pub promotions_per_token: usize,
+    /// How decode brings cold experts in; `None` takes what is measured to be faster at startup.
+    pub cold_path: Option<ColdPath>,
     /// Largest share of the experts that may be resident, 0 to 1, whatever the budget allows.
     pub max_resident_share: f64,
 }
@@ -64,6 +67,7 @@ impl EngineOptions {
             layers_per_group: 1,
             policy: PolicyKind::default(),
             promotions_per_token: 4,
+            cold_path: None,
             max_resident_share: 1.0,
         }
     }

@@ -224,13 +224,7 @@ __device__ __forceinline__ void bf16_groups(const Unit (&units)[UNITS], u32 firs
     }
 }
 
-// Bytes of shared memory that `block_dots` needs; the launchers compute the same.
-constexpr u32 dot_bytes(u32 units, u32 groups) {
-    const u32 held = groups < CHUNK ? groups : CHUNK;
-    return held * (RUNS * RUN_WORDS * 4 + units * TILE * 4 + units * TILE * 2);
-}
-
-// Products of x[cols] with the rows of the units: thread 16 u + r gets that of row r of unit u, others get 0.
+// Products of x[cols] with the rows of the units, in the shared memory that `dot_grid` of cuda/linear.rs asks for: thread 16 u + r gets that of row r of unit u, others get 0.
 template <bool INT4, int UNITS>
 __device__ __forceinline__ float block_dots(const Unit (&units)[UNITS], const float* x, u32 cols, u8* shared) {
     const u32 groups = (cols + GROUP - 1) / GROUP, held = min(groups, CHUNK);

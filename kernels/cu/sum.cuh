@@ -7,9 +7,6 @@ namespace assay {
 // Where element k lies: runs are 33 words apart, so that 32 chains read from 32 banks.
 __device__ __forceinline__ u32 padded(u32 k) { return k + k / RUN; }
 
-// Words of shared memory for a row of `width` and the sums of its runs.
-constexpr u32 row_words(u32 width) { return width + width / RUN + 1 + (width + RUN - 1) / RUN; }
-
 // Runs to groups, groups to the total, ascending; every thread computes it for itself.
 __device__ __forceinline__ float run_total(const float* sums, u32 runs) {
     float total = 0.0f;

@@ -4,6 +4,8 @@
 //! A requirement is a transient delta, `baseline free − low-water`, never an absolute figure: it is applied to the memory that is
 //! free when a request runs.
 
+use std::time::{Duration, Instant};
+
 use super::Engine;
 use super::low_water::Phase;
 use crate::device::{Device, DeviceError, Span, align_up};
@@ -38,6 +40,29 @@ pub struct Calibration {
     /// Experts whose memory is lent to prefill.
     pub soft_experts: usize,
 }
+
+/// How decode brings cold experts in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ColdPath {
+    /// The host reads each layer's routes back, and the copy engine copies.
+    CopyEngine,
+    /// Multiprocessors look experts up and copy them out of mapped host memory; a token is one graph.
+    Multiprocessors,
+}
+
+impl ColdPath {
+    /// The name in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CopyEngine => "copy_engine",
+            Self::Multiprocessors => "multiprocessors",
+        }
+    }
+}
+
+/// Tokens that each cold path is timed on.
+const TIMED_TOKENS: usize = 6;
 
 /// Chunks in the long run: enough for the requirement to have become a straight line.
 const LONG_CHUNKS: usize = 4;
@@ -111,7 +136,41 @@ impl<D: Device> Engine<D> {
         self.calibration = Some(calibration);
         self.restore_soft()?;
         self.note(Phase::Restore);
+        self.choose_cold_path()
+    }
+
+    /// Times decode by both paths, with the experts that are resident now, and keeps the faster.
+    fn choose_cold_path(&mut self) -> Result<(), EngineError> {
+        if self.captured.is_none() {
+            return Ok(());
+        }
+        let tokens = TIMED_TOKENS.min(self.options.context_tokens.saturating_sub(1));
+        self.cold_path = match self.options.cold_path {
+            Some(path) => path,
+            None if tokens == 0 => ColdPath::CopyEngine,
+            None => {
+                let host = self.time_decode(ColdPath::CopyEngine, tokens)?;
+                let device = self.time_decode(ColdPath::Multiprocessors, tokens)?;
+                if device <= host { ColdPath::Multiprocessors } else { ColdPath::CopyEngine }
+            }
+        };
+        self.residency.take_counters();
+        self.reset();
         Ok(())
+    }
+
+    /// The fastest of some tokens: the first one captures.
+    fn time_decode(&mut self, path: ColdPath, tokens: usize) -> Result<Duration, EngineError> {
+        self.cold_path = path;
+        self.reset();
+        let mut token = 0;
+        let mut fastest = Duration::MAX;
+        for _ in 0..tokens {
+            let start = Instant::now();
+            token = self.decode(token)?;
+            fastest = fastest.min(start.elapsed());
+        }
+        Ok(fastest)
     }
 
     /// One run on fixed token ids; routes matter for time, not for memory.

@@ -1,6 +1,7 @@
 //! One token: routes are read back at each layer, cold experts are copied into landing slots, the policy runs behind.
 
 use super::Engine;
+use super::calibrate::ColdPath;
 use super::layer::{Addresses, LayerPass};
 use super::low_water::Phase;
 use crate::device::{Arithmetic, Device};
@@ -18,11 +19,16 @@ impl<D: Device> Engine<D> {
     pub fn decode(&mut self, token: u32) -> Result<u32, EngineError> {
         self.check_tokens(&[token])?;
         self.residency.begin_token();
-        let chosen = match self.decode_layers(token) {
+        let decoded = match self.cold_path {
+            ColdPath::CopyEngine => self.decode_layers(token),
+            ColdPath::Multiprocessors => self.decode_captured(token),
+        };
+        let chosen = match decoded {
             Ok(chosen) => chosen,
             Err(error) => {
                 self.recover(Vec::new());
                 self.residency.drop_in_flight();
+                self.drop_promotions();
                 self.recorded.iter_mut().for_each(Recorded::failed);
                 return Err(error);
             }
@@ -34,6 +40,7 @@ impl<D: Device> Engine<D> {
     }
 
     fn decode_layers(&mut self, token: u32) -> Result<u32, EngineError> {
+        self.settle_promotions(0)?;
         let (workspace, x) = (self.decode_workspace, self.decode_hidden);
         let spec = self.spec.clone();
         self.embed(&[token], workspace.ids, x)?;

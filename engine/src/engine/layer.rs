@@ -35,7 +35,8 @@ pub(super) enum Addresses<'a> {
 }
 
 impl LayerPass<'_> {
-    fn launch<D: Device>(&self, device: &mut D, kernel: Kernel) -> Result<(), EngineError> {
+    /// Queues a kernel of this layer.
+    pub(super) fn launch<D: Device>(&self, device: &mut D, kernel: Kernel) -> Result<(), EngineError> {
         let how = Launch { arithmetic: self.arithmetic, scratch: self.workspace.scratch };
         Ok(device.launch(kernel, how)?)
     }

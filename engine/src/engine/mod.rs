@@ -3,6 +3,7 @@
 //! - [`layer`]: one decoder layer as launches
 //! - [`prefill`]: layer groups outside, chunks inside, two staging regions
 //! - [`decode`]: one token through HCS
+//! - [`captured`]: one token as a graph, on a device that fetches experts by itself
 //! - [`calibrate`]: measured memory needs, and the residency they allow
 //! - [`low_water`]: free memory by phase
 //!
@@ -10,6 +11,7 @@
 //! the prompt is fed change where bytes are and when they move, never a bit of an answer.
 
 mod calibrate;
+mod captured;
 mod decode;
 mod layer;
 mod low_water;
@@ -17,7 +19,8 @@ mod prefill;
 
 use std::sync::Arc;
 
-pub use calibrate::{Calibration, Requirement};
+pub use calibrate::{Calibration, ColdPath, Requirement};
+pub(crate) use captured::Exchange;
 pub use low_water::{LowWater, Phase};
 pub use prefill::EachLogits;
 
@@ -33,6 +36,7 @@ use crate::options::EngineOptions;
 use crate::residency::{Heatmap, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
 use crate::weights::Weights;
 use assay_kernels::KvLayout;
+use captured::Captured;
 use layer::LayerPass;
 
 /// A loaded model.
@@ -56,6 +60,9 @@ pub struct Engine<D: Device> {
     /// Tokens in a prefill chunk.
     chunk: usize,
     calibration: Option<Calibration>,
+    /// How decode brings cold experts in.
+    cold_path: ColdPath,
+    captured: Option<Captured>,
     low_water: LowWater,
     /// Fewest free bytes of the calibration run in progress.
     run_low_water: u64,
@@ -107,6 +114,13 @@ impl<D: Device> Engine<D> {
         let hidden_base = persist(&mut device, plan.hidden_bytes(1), "the decode residual stream")?;
         let logits_base = persist(&mut device, plan.logits_bytes, "the logits")?;
         let chosen_base = persist(&mut device, plan.chosen_bytes, "the chosen token")?;
+        let exchange = match device.fetches() {
+            true => {
+                let base = persist(&mut device, plan.exchange_bytes, "the tables of captured tokens")?;
+                Some(Exchange::carve(base, &plan.sizes).0)
+            }
+            false => None,
+        };
         let mut residency = Residency::new(
             plan.sizes.moe_layers,
             plan.sizes.num_experts,
@@ -135,6 +149,8 @@ impl<D: Device> Engine<D> {
             residency,
             buffers,
             calibration: None,
+            cold_path: ColdPath::CopyEngine,
+            captured: exchange.map(Captured::new),
             low_water: LowWater::default(),
             run_low_water: u64::MAX,
             position: 0,
@@ -161,6 +177,10 @@ impl<D: Device> Engine<D> {
     /// What calibration measured.
     pub fn calibration(&self) -> Option<&Calibration> {
         self.calibration.as_ref()
+    }
+    /// How decode brings cold experts in: measured at startup, or as the options say.
+    pub fn cold_path(&self) -> ColdPath {
+        self.cold_path
     }
     /// Tokens in a prefill chunk now.
     pub fn chunk(&self) -> usize {

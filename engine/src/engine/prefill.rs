@@ -61,6 +61,7 @@ impl<D: Device> Engine<D> {
         mut each: Option<EachLogits<'_>>,
     ) -> Result<u32, EngineError> {
         self.check_tokens(tokens)?;
+        self.settle_promotions(0)?;
         self.make_room(tokens.len())?;
         let mut emitted = from;
         let chosen = loop {

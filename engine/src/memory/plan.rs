@@ -6,6 +6,7 @@ use assay_kernels::{KvFormat, kv_bytes};
 use super::scratch::scratch_bytes;
 use super::{Sizes, Workspace};
 use crate::device::{Arithmetic, DeviceKind, align_up};
+use crate::engine::Exchange;
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::options::EngineOptions;
@@ -76,6 +77,8 @@ pub struct MemoryPlan {
     pub chosen_bytes: u64,
     /// Slots where cold experts land.
     pub landing_slots: usize,
+    /// Tables that the host and captured tokens exchange; 0 on the host device.
+    pub exchange_bytes: u64,
     /// Tokens of context.
     pub context_tokens: usize,
     /// Whose kernels' scratch memory is planned for.
@@ -115,6 +118,10 @@ impl MemoryPlan {
             chosen_bytes: crate::device::ALIGNMENT,
             // Twice top-k: while one layer's cold experts are in use the next layer's may land.
             landing_slots: if bank.is_some() { 2 * sizes.top_k } else { 0 },
+            exchange_bytes: match options.device {
+                DeviceKind::Host => 0,
+                DeviceKind::Cuda => aligned(Some(Exchange::carve(0, &sizes).1), "the tables of captured tokens")?,
+            },
             context_tokens: options.context_tokens,
             device: options.device,
             prefill: options.prefill,
@@ -150,6 +157,7 @@ impl MemoryPlan {
             + self.hidden_bytes(1)
             + self.logits_bytes
             + self.chosen_bytes
+            + self.exchange_bytes
             + self.landing_bytes()
     }
     /// One staging region when no expert of any layer is resident.

@@ -61,6 +61,7 @@ pub struct Residency {
     /// Misses of the layer being computed: expert and the landing slot it is in.
     in_flight: Vec<(ExpertId, u32)>,
     counters: ResidencyCounters,
+    version: u64,
 }
 
 impl Residency {
@@ -89,6 +90,7 @@ impl Residency {
             promotions_left: 0,
             in_flight: Vec::new(),
             counters: ResidencyCounters::default(),
+            version: 0,
         }
     }
 
@@ -170,6 +172,7 @@ impl Residency {
     }
 
     fn settle_in(&mut self, expert: ExpertId, slot: u32) {
+        self.version += 1;
         self.slots[slot as usize].holds = Some(expert);
         self.table[expert.index()] = Some(slot);
     }
@@ -178,6 +181,7 @@ impl Residency {
     }
     fn evict(&mut self, expert: ExpertId) -> Option<u32> {
         let slot = self.table[expert.index()].take()?;
+        self.version += 1;
         self.slots[slot as usize].holds = None;
         Some(slot)
     }
@@ -198,6 +202,7 @@ impl Residency {
                 self.landing.push_back(freed);
             }
         }
+        self.version += 1;
         self.slots[slot as usize].bytes = Span::new(0, 0);
         Some(buffer)
     }
@@ -246,6 +251,74 @@ impl Residency {
                 self.landing.push_back(slot);
             }
         }
+    }
+
+    /// Counts one layer's routes of a token that the device has decoded by itself, and chooses which of its cold experts become
+    /// resident: each victim leaves now, and the promoted expert must be copied to its place; [`Residency::arrive`] ends that.
+    /// `waiting` are experts on their way already.
+    pub fn route_behind(&mut self, moe_layer: usize, experts: &[u32], waiting: &[Miss]) -> Vec<Miss> {
+        let mut copies = Vec::new();
+        for &expert in experts {
+            let id = ExpertId::new(moe_layer, self.num_experts, expert as usize);
+            self.usage.uses[id.index()] += 1;
+            self.usage.last_used[id.index()] = self.step;
+            if self.table[id.index()].is_some() {
+                self.counters.hits += 1;
+                continue;
+            }
+            self.counters.misses += 1;
+            self.counters.cold_bytes += self.landing_bytes();
+            let on_its_way = waiting.iter().any(|copy| copy.expert == id);
+            if self.promotions_left > 0
+                && !on_its_way
+                && let Some(slot) = self.make_room(id, moe_layer, experts)
+            {
+                self.promotions_left -= 1;
+                self.counters.promotions += 1;
+                copies.push(Miss { expert: id, to: self.slots[slot as usize].bytes });
+            }
+        }
+        copies
+    }
+
+    /// Promoted experts whose copies are done are resident from here on.
+    pub fn arrive(&mut self, copies: &[Miss]) {
+        for copy in copies {
+            let place = self.slots.iter().position(|slot| slot.bytes.address() == copy.to.address());
+            if let Some(slot) = place.and_then(|slot| u32::try_from(slot).ok()) {
+                self.settle_in(copy.expert, slot);
+            }
+        }
+    }
+
+    /// Promotions that will not happen: their slots land cold experts from here on.
+    pub fn give_up(&mut self, copies: &[Miss]) {
+        for copy in copies {
+            let place = self.slots.iter().position(|slot| slot.bytes.address() == copy.to.address());
+            if let Some(slot) = place.and_then(|slot| u32::try_from(slot).ok()) {
+                self.landing.push_back(slot);
+            }
+        }
+    }
+
+    /// Addresses of the first `count` landing slots.
+    pub fn landing(&self, count: usize) -> Vec<u64> {
+        self.landing.iter().take(count).map(|&slot| self.slots[slot as usize].bytes.address()).collect()
+    }
+
+    /// Addresses of all experts, layer by layer; `absent` for those that are not on the device.
+    pub fn addresses(&self, absent: u64) -> Vec<u64> {
+        let address = |slot: u32| self.slots[slot as usize].bytes.address();
+        self.table.iter().map(|slot| slot.map_or(absent, address)).collect()
+    }
+
+    /// Changes whenever an expert comes or goes.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn landing_bytes(&self) -> u64 {
+        self.landing.front().map_or(0, |&slot| self.slots[slot as usize].bytes.size())
     }
 
     /// After an error: whatever was landing is forgotten.

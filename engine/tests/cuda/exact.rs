@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use assay_engine::EngineOptions;
+use assay_engine::engine::ColdPath;
 use assay_engine::expert_cache::Encoding;
 use assay_kernels::KvFormat;
 use libtest_mimic::{Failed, Trial};
@@ -25,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         }
     }
     trials.push(Trial::test("exact::int4 everywhere", int4_everywhere));
+    trials.push(Trial::test("exact::first, warmed and after promotions", promotions));
     trials.push(Trial::test("exact::a prompt longer than several splits", long_prompt));
     trials
 }
@@ -36,14 +38,16 @@ fn equals_host(dir: &Path, encoding: Encoding, kv: KvFormat) -> Result<(), Faile
     let prompt = prompt(dir, 150);
     let expected = answer(&mut model.resident(options.clone()), &prompt, &[], ANSWER)?;
     let (least, resident) = (least_arena(&model, &options), resident_arena(&model, &options));
-    for arena in [resident, least + (resident - least) / 2, least] {
-        let mut engine = on_cuda(&model, &options, arena)?;
+    let arenas = [resident, least + (resident - least) / 2, least];
+    let paths = [ColdPath::CopyEngine, ColdPath::Multiprocessors];
+    for (arena, path) in arenas.into_iter().flat_map(|arena| paths.map(|path| (arena, path))) {
+        let mut engine = on_cuda(&model, &EngineOptions { cold_path: Some(path), ..options.clone() }, arena)?;
         for pieces in [vec![], vec![7, 1, 40], vec![1; prompt.len()]] {
             let found = answer(&mut engine, &prompt, &pieces, ANSWER)?;
             same(&found, &expected).map_err(|error| {
                 let how =
                     if pieces.len() == prompt.len() { "token by token".to_owned() } else { format!("{pieces:?}") };
-                Failed::from(format!("arena {arena}, pieces {how}: {}", error.message().unwrap_or_default()))
+                Failed::from(format!("arena {arena}, {path:?}, pieces {how}: {}", error.message().unwrap_or_default()))
             })?;
         }
     }
@@ -67,6 +71,29 @@ fn long_prompt() -> Result<(), Failed> {
     let short = prompt(&dir, 250);
     let long: Vec<u32> = short.iter().copied().cycle().take(1100).collect();
     check(&model, &options, &long)
+}
+
+/// Many tokens with half the experts resident, twice: the cache is another one each time, across several graphs.
+fn promotions() -> Result<(), Failed> {
+    let dir = super::common::fixture("tiny-moe");
+    let model = Model::open(&dir, INT4);
+    let options = model.options(KvFormat::Bf16, CONTEXT);
+    let prompt = prompt(&dir, 20);
+    let expected = answer(&mut model.resident(options.clone()), &prompt, &[], 300)?;
+    let (least, resident) = (least_arena(&model, &options), resident_arena(&model, &options));
+    for path in [ColdPath::CopyEngine, ColdPath::Multiprocessors] {
+        let options = EngineOptions { cold_path: Some(path), ..options.clone() };
+        let mut engine = on_cuda(&model, &options, least + (resident - least) / 2)?;
+        for _ in 0..2 {
+            same(&answer(&mut engine, &prompt, &[], 300)?, &expected)?;
+        }
+        let counters = engine.take_counters();
+        println!("{path:?}: {counters:?}");
+        if counters.promotions == 0 || counters.misses == 0 || counters.hits == 0 {
+            return Err(format!("{counters:?}, expected hits, misses and promotions").into());
+        }
+    }
+    Ok(())
 }
 
 fn check(model: &Model, options: &EngineOptions, prompt: &[u32]) -> Result<(), Failed> {

@@ -19,7 +19,7 @@ const RUN_WORDS: usize = RUN + 4;
 const WARPS: usize = 8;
 
 /// Blocks that take `units` of a matrix's `tiles` for each of `inputs` rows of activations, with threads and shared memory for
-/// its columns; `dot_bytes` of `cu/dot.cuh`.
+/// its columns, as `block_dots` of `cu/dot.cuh` lays it out.
 pub(super) fn dot_grid(
     kernel: &'static str,
     format: MatrixFormat,

@@ -8,7 +8,7 @@ use crate::error::expect_len;
 use crate::layout::MatrixFormat;
 use crate::{KernelError, KvFormat, KvLayout, check};
 
-/// Bytes of shared memory for a row of `width` f32 and the sums of its runs; `row_words` of `cu/sum.cuh`.
+/// Bytes of shared memory for a row of `width` f32 and the sums of its runs, as `cu/sum.cuh` pads them.
 fn row_bytes(kernel: &'static str, width: usize) -> Result<u32, KernelError> {
     let words = width.saturating_add(width / RUN + 1).saturating_add(width.div_ceil(RUN));
     size(kernel, words.saturating_mul(4))

@@ -40,7 +40,7 @@ impl Queue {
     }
     /// From here on work that is queued is written down and not run.
     pub(super) fn begin_capture(&self) -> Result<(), CudaError> {
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream lives.
         unsafe { result::stream::begin_capture(self.0, mode) }.map_err(call("cuStreamBeginCapture", String::new))
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use assay_engine::checkpoint::Checkpoint;
 use assay_engine::checkpoint::tokenizer::Tokenizer;
 use assay_engine::expert_cache::Encoding;
-use assay_engine::gguf::{ExportOptions, GgufType, export};
+use assay_engine::gguf::{ExportOptions, ExportSource, GgufType, export};
 use assay_engine::model::load_spec;
 use serde_json::{Value, json};
 
@@ -126,8 +126,10 @@ fn exported(folder: &Path) -> Result<(), String> {
     let checkpoint = Checkpoint::open(folder).map_err(|error| broken(error.to_string()))?;
     let spec =
         load_spec(checkpoint.config_bytes(), &checkpoint.config_path()).map_err(|error| broken(error.to_string()))?;
-    let options = ExportOptions { matrices: GgufType::Bf16, experts: Encoding::Bf16 };
-    match export(&checkpoint, &spec, options, "tiny", &out, &mut |_, _| true) {
+    let (matrices, expert_matrices) = (GgufType::Bf16, GgufType::Bf16);
+    let options = ExportOptions { matrices, expert_matrices, experts: Encoding::Bf16 };
+    let source = ExportSource { checkpoint: &checkpoint, spec: &spec, experts: None };
+    match export(source, options, "tiny", &out, &mut |_, _| true) {
         Err(_) => Ok(()),
         Ok(report) => {
             let length = std::fs::metadata(&out).map_err(|error| error.to_string())?.len();

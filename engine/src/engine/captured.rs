@@ -1,0 +1,222 @@
+//! Decode without the host: a whole token is one captured graph of launches, repeated for each.
+//!
+//! Routes stay on the device: [`Kernel::FetchExperts`] looks each layer's experts up in the table of residents and copies what is
+//! cold out of host memory. Token and position are read from device memory. The routes come back with the chosen token, and
+//! the policy runs between tokens: a promoted expert is copied behind the next token and is resident for the one after.
+
+use std::collections::VecDeque;
+
+use super::Engine;
+use super::layer::Addresses;
+use crate::device::kernel::EXPERT_ABSENT;
+use crate::device::{Arithmetic, Carver, Device, Event, GraphId, Kernel, Span, Stream};
+use crate::error::EngineError;
+use crate::memory::{Sizes, Workspace};
+use crate::model::spec::FfnSpec;
+use crate::residency::{Miss, Recorded};
+use crate::weights::FfnWeights;
+
+/// Positions that the first graph serves; each next one serves twice as many, so that few are captured.
+const FIRST_POSITIONS: usize = 128;
+
+/// Batches of promoted experts that may still be on their way when a token starts.
+const BATCHES_UNDER_WAY: usize = 1;
+
+/// Device memory that the host and a captured token exchange data through.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exchange {
+    /// `[moe layers * num_experts]` addresses of residents.
+    resident: Span<u64>,
+    /// `[top_k]` addresses where cold experts land.
+    landing: Span<u64>,
+    /// The token and its position.
+    inputs: Span<u32>,
+    /// The chosen token, then `[moe layers][top_k]` routes.
+    outputs: Span<u32>,
+}
+
+impl Exchange {
+    /// Lays the spans out from `base` on; returns them and the bytes they take.
+    pub(crate) fn carve(base: u64, sizes: &Sizes) -> (Self, u64) {
+        let mut carver = Carver::new(base);
+        let exchange = Self {
+            resident: carver.take(sizes.moe_layers * sizes.num_experts),
+            landing: carver.take(sizes.top_k),
+            inputs: carver.take(2),
+            outputs: carver.take(1 + sizes.moe_layers * sizes.top_k),
+        };
+        (exchange, carver.bytes())
+    }
+}
+
+/// What is known of the device's side.
+pub(super) struct Captured {
+    exchange: Exchange,
+    /// Graphs, and the position below which each serves.
+    graphs: Vec<(usize, GraphId)>,
+    /// Of the residency that the device's tables say.
+    version: Option<u64>,
+    landing: Vec<u64>,
+    /// Promoted experts under way, oldest first, and when each batch is there.
+    arriving: VecDeque<(Vec<Miss>, Event)>,
+}
+
+impl Captured {
+    pub(super) fn new(exchange: Exchange) -> Self {
+        Self { exchange, graphs: Vec::new(), version: None, landing: Vec::new(), arriving: VecDeque::new() }
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// One token by a captured graph.
+    pub(super) fn decode_captured(&mut self, token: u32) -> Result<u32, EngineError> {
+        self.settle_promotions(BATCHES_UNDER_WAY)?;
+        let Some(exchange) = self.captured.as_ref().map(|captured| captured.exchange) else {
+            return Err(EngineError::TooLarge { what: "a captured token without its memory" });
+        };
+        self.send_tables(exchange)?;
+        let graph = self.graph_for(self.position, exchange)?;
+        let inputs = [token, self.position as u32];
+        self.device.upload(bytemuck::cast_slice(&inputs), exchange.inputs.as_bytes())?;
+        self.device.replay(graph)?;
+        let mut outputs = vec![0u32; exchange.outputs.len()];
+        self.device.download(exchange.outputs.as_bytes(), bytemuck::cast_slice_mut(&mut outputs))?;
+        self.settle_routes(&outputs[1..])?;
+        Ok(outputs[0])
+    }
+
+    /// The tables of residents and landing slots, where they have changed.
+    fn send_tables(&mut self, exchange: Exchange) -> Result<(), EngineError> {
+        let version = self.residency.version();
+        let landing = self.residency.landing(exchange.landing.len());
+        let Some(captured) = &mut self.captured else { return Ok(()) };
+        if captured.version != Some(version) && !exchange.resident.is_empty() {
+            let addresses = self.residency.addresses(EXPERT_ABSENT);
+            self.device.upload(bytemuck::cast_slice(&addresses), exchange.resident.as_bytes())?;
+            captured.version = Some(version);
+        }
+        if captured.landing != landing && !landing.is_empty() {
+            let to = exchange.landing.first(landing.len())?;
+            self.device.upload(bytemuck::cast_slice(&landing), to.as_bytes())?;
+            captured.landing = landing;
+        }
+        Ok(())
+    }
+
+    /// The graph that serves a position; captured if there is none.
+    fn graph_for(&mut self, position: usize, exchange: Exchange) -> Result<GraphId, EngineError> {
+        let known = self.captured.as_ref().map_or(&[][..], |captured| captured.graphs.as_slice());
+        if let Some(&(_, graph)) = known.iter().find(|&&(below, _)| position < below) {
+            return Ok(graph);
+        }
+        let mut below = FIRST_POSITIONS;
+        while below <= position {
+            below *= 2;
+        }
+        let below = below.min(self.options.context_tokens);
+        self.device.begin_capture()?;
+        let launched = self.launch_token(below - 1, exchange);
+        // Capture is ended whatever happened: the stream must work again.
+        let graph = self.device.end_capture();
+        launched?;
+        let graph = graph?;
+        if let Some(captured) = &mut self.captured {
+            captured.graphs.push((below, graph));
+        }
+        Ok(graph)
+    }
+
+    /// All launches of a token at any position up to `last`.
+    fn launch_token(&mut self, last: usize, exchange: Exchange) -> Result<(), EngineError> {
+        let (workspace, x, spec) = (self.decode_workspace, self.decode_hidden, self.spec.clone());
+        let (ids, position) = (exchange.inputs.part(0, 1)?, exchange.inputs.part(1, 1)?);
+        self.launch(Kernel::Embed { ids, table: self.weights.embed_tokens, out: x })?;
+        self.scale(x, spec.embedding_multiplier)?;
+        let mut moe_layer = 0;
+        for (index, layer) in spec.layers.iter().enumerate() {
+            // Routes go where they are read back from.
+            let (top_k, routed) = (self.plan.sizes.top_k, matches!(layer.ffn, FfnSpec::Moe(_)));
+            let routes = exchange.outputs.part(1 + moe_layer * top_k, if routed { top_k } else { 0 })?;
+            let workspace = Workspace { routes, ..workspace };
+            let mut pass = self.pass(index, &spec, (&workspace, Arithmetic::Exact), x, last);
+            pass.position_at = Some(position);
+            pass.attention(&mut self.device)?;
+            match (&layer.ffn, &pass.weights.ffn, self.plan.bank) {
+                (FfnSpec::Moe(moe), FfnWeights::Moe(weights), Some(bank)) => {
+                    pass.route(&mut self.device, moe, weights)?;
+                    let fetch = Kernel::FetchExperts {
+                        ids: pass.routes(moe)?,
+                        resident: exchange.resident.part(moe_layer * bank.num_experts, bank.num_experts)?,
+                        bank_start: bank.layer_offset(moe_layer),
+                        expert_bytes: bank.expert.bytes,
+                        landing: exchange.landing,
+                        table: workspace.table.first(bank.num_experts)?,
+                    };
+                    pass.launch(&mut self.device, fetch)?;
+                    pass.experts(&mut self.device, moe, weights, &bank, Addresses::OnDevice)?;
+                    moe_layer += 1;
+                }
+                (_, FfnWeights::Dense(mlp), _) => pass.dense(&mut self.device, mlp)?,
+                (_, FfnWeights::Moe(_), _) => {}
+            }
+        }
+        self.head(x, 1, &workspace)?;
+        let logits = self.logits.first(self.plan.sizes.vocab_size)?;
+        self.launch(Kernel::Argmax { logits, out: exchange.outputs.first(1)? })
+    }
+
+    /// Counts a token's routes, and starts the copies of what the policy promotes.
+    fn settle_routes(&mut self, routes: &[u32]) -> Result<(), EngineError> {
+        let (Some(bank), top_k) = (self.plan.bank, self.plan.sizes.top_k) else { return Ok(()) };
+        let spec = self.spec.clone();
+        let mut copies: Vec<Miss> = Vec::new();
+        let waiting: Vec<Miss> =
+            self.captured.iter().flat_map(|c| &c.arriving).flat_map(|(batch, _)| batch).copied().collect();
+        let layers = spec.layers.iter().filter_map(|layer| match &layer.ffn {
+            FfnSpec::Moe(moe) => Some(moe.num_experts_per_tok),
+            FfnSpec::Dense(_) => None,
+        });
+        for (moe_layer, chosen) in layers.enumerate() {
+            let routes = &routes[moe_layer * top_k..moe_layer * top_k + chosen];
+            self.count_routes(moe_layer, routes);
+            self.recorded.iter_mut().for_each(|recorded: &mut Recorded| recorded.routed(routes));
+            copies.extend(self.residency.route_behind(moe_layer, routes, &waiting));
+        }
+        if copies.is_empty() {
+            return Ok(());
+        }
+        // Every kernel that could read the victims has been waited for, with the chosen token.
+        for copy in &copies {
+            self.device.copy_from_bank(&self.bank, bank.expert_range(copy.expert), copy.to)?;
+        }
+        let event = self.device.record(Stream::Copy)?;
+        if let Some(captured) = &mut self.captured {
+            captured.arriving.push_back((copies, event));
+        }
+        Ok(())
+    }
+
+    /// Makes the oldest promotions resident until at most `left` batches are under way.
+    pub(super) fn settle_promotions(&mut self, left: usize) -> Result<(), EngineError> {
+        while let Some((batch, event)) = self
+            .captured
+            .as_mut()
+            .and_then(|captured| (captured.arriving.len() > left).then(|| captured.arriving.pop_front()).flatten())
+        {
+            self.device.wait(Stream::Compute, event)?;
+            self.residency.arrive(&batch);
+        }
+        Ok(())
+    }
+
+    /// After an error: promotions under way are given up, and the tables are sent again.
+    pub(super) fn drop_promotions(&mut self) {
+        if let Some(captured) = &mut self.captured {
+            for (batch, _) in captured.arriving.drain(..) {
+                self.residency.give_up(&batch);
+            }
+            captured.version = None;
+            captured.landing.clear();
+        }
+    }
+}
