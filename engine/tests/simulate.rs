@@ -6,8 +6,10 @@ mod common;
 use assay_engine::EngineOptions;
 use assay_engine::device::host::HostOptions;
 use assay_engine::residency::policy::PolicyKind;
-use assay_engine::residency::simulate::{LayerHits, oracle};
-use assay_engine::residency::{Heatmap, HeatmapIdentity, ResidencyCounters, RouteTrace, SimulateOptions, simulate};
+use assay_engine::residency::simulate::oracle;
+use assay_engine::residency::{
+    Heatmap, HeatmapIdentity, LayerHits, ResidencyCounters, RouteTrace, SimulateOptions, simulate,
+};
 use assay_kernels::KvFormat;
 use common::{INT4, Model, fixture};
 
@@ -24,14 +26,23 @@ fn identity() -> HeatmapIdentity {
     }
 }
 
+/// A trace, and what the engine itself counted.
+struct Run {
+    trace: RouteTrace,
+    counters: ResidencyCounters,
+    layers: Vec<LayerHits>,
+    slots: usize,
+}
+
 /// Three requests of different lengths, the second one continued by a second prefill.
-fn run(model: &Model, options: EngineOptions, heatmap: Option<&Heatmap>) -> (RouteTrace, ResidencyCounters, usize) {
+fn run(model: &Model, options: EngineOptions, heatmap: Option<&Heatmap>) -> Run {
     let budget = model.plan(&options).resident_budget(options.max_chunk) + (4 << 20);
     let mut engine = model.load(budget, HostOptions::default(), heatmap, options).unwrap();
     assert_eq!(engine.residents().soft_slots, 0, "every slot is kept through prefill");
     let slots = engine.residents().resident;
     engine.record_routes();
     engine.take_counters();
+    engine.take_layer_hits();
     let vocab = model.folder.spec.vocab_size as u32;
     let ids = |from: u32, tokens: u32| -> Vec<u32> { (from..from + tokens).map(|id| (id * 37 + 5) % vocab).collect() };
     for (reset, from, prompt, decode) in [(true, 0, 40, 30), (true, 9, 5, 20), (false, 50, 30, 12), (true, 3, 70, 25)] {
@@ -48,7 +59,10 @@ fn run(model: &Model, options: EngineOptions, heatmap: Option<&Heatmap>) -> (Rou
     let counters = engine.take_counters();
     let (shape, recorded) = engine.take_recorded().unwrap();
     assert!(engine.take_recorded().is_none());
-    (RouteTrace::new(identity(), shape, recorded), counters, slots)
+    let layers = engine.take_layer_hits();
+    assert_eq!(layers.iter().map(|(_, residents)| residents).sum::<usize>(), slots);
+    let layers = layers.into_iter().map(|(hits, _)| hits).collect();
+    Run { trace: RouteTrace::new(identity(), shape, recorded), counters, layers, slots }
 }
 
 #[test]
@@ -70,15 +84,17 @@ fn a_replayed_trace_has_the_engine_s_hits() {
                 max_resident_share: share,
                 ..model.options(KvFormat::Bf16, CONTEXT)
             };
-            let (trace, counters, slots) = run(&model, options, heatmap);
+            let Run { trace, counters, layers, slots } = run(&model, options, heatmap);
             let case = format!("{policy:?}, {share}, {promotions_per_token}, {}", heatmap.is_some());
             assert_eq!(trace.tokens(), 87, "{case}");
             // Routes are the model's: no policy changes them.
             assert!(*first.get_or_insert_with(|| trace.clone()) == trace, "{case}");
-            let simulated = simulate(&trace, heatmap, SimulateOptions { policy, slots, promotions_per_token }).unwrap();
+            let simulated =
+                simulate(&trace, heatmap, SimulateOptions { policy, slots, promotions_per_token, behind: false })
+                    .unwrap();
             let ResidencyCounters { hits, misses, cold_bytes, promotions } = counters;
             assert!(hits > 0 && misses > 0, "{case}");
-            assert_eq!(simulated.total(), LayerHits { hits, misses }, "{case}");
+            assert_eq!((simulated.total(), &simulated.layers), (LayerHits { hits, misses }, &layers), "{case}");
             assert_eq!((simulated.cold_bytes, simulated.promotions), (cold_bytes, promotions), "{case}");
             assert!(oracle(&trace, slots).total().hits >= hits, "{case}");
         }

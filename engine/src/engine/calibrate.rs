@@ -154,7 +154,7 @@ impl<D: Device> Engine<D> {
                 if device <= host { ColdPath::Multiprocessors } else { ColdPath::CopyEngine }
             }
         };
-        self.residency.take_counters();
+        self.residency.forget_usage();
         self.reset();
         Ok(())
     }

@@ -20,7 +20,7 @@ use crate::weights::FfnWeights;
 const FIRST_POSITIONS: usize = 128;
 
 /// Batches of promoted experts that may still be on their way when a token starts.
-const BATCHES_UNDER_WAY: usize = 1;
+pub(crate) const BATCHES_UNDER_WAY: usize = 1;
 
 /// Device memory that the host and a captured token exchange data through.
 #[derive(Debug, Clone, Copy)]

@@ -20,6 +20,7 @@ mod prefill;
 use std::sync::Arc;
 
 pub use calibrate::{Calibration, ColdPath, Requirement};
+pub(crate) use captured::BATCHES_UNDER_WAY;
 pub(crate) use captured::Exchange;
 pub use low_water::{LowWater, Phase};
 pub use prefill::EachLogits;
@@ -33,7 +34,7 @@ use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
 use crate::memory::{BankMap, MemoryPlan, Workspace};
 use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::options::EngineOptions;
-use crate::residency::{Heatmap, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
+use crate::residency::{Heatmap, LayerHits, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
 use crate::weights::Weights;
 use assay_kernels::KvLayout;
 use captured::Captured;
@@ -201,6 +202,11 @@ impl<D: Device> Engine<D> {
     /// Hits, misses and bytes of decode since the last call.
     pub fn take_counters(&mut self) -> ResidencyCounters {
         self.residency.take_counters()
+    }
+    /// Hits and misses of decode in each MoE layer since the last call, and how many of its experts are on the device now.
+    pub fn take_layer_hits(&mut self) -> Vec<(LayerHits, usize)> {
+        let hits = self.residency.take_layer_hits();
+        hits.into_iter().enumerate().map(|(layer, hits)| (hits, self.residency.layer_residents(layer))).collect()
     }
     /// How many experts are on the device.
     pub fn residents(&self) -> Residents {

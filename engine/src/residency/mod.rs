@@ -21,7 +21,7 @@ pub mod trace;
 pub use heatmap::{Heatmap, HeatmapError, HeatmapIdentity, HeatmapText};
 pub use policy::{Policy, PolicyKind, Usage};
 pub use simulate::{SimulateOptions, Simulated, simulate};
-pub use slots::{Miss, Residency, ResidencyCounters, Tier};
+pub use slots::{LayerHits, Miss, Residency, ResidencyCounters, Tier};
 pub use trace::{Recorded, RouteTrace, TraceError, TraceShape};
 
 /// An expert of the whole model: `moe_layer * num_experts + expert`, layers without experts not counted.

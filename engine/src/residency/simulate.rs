@@ -1,17 +1,18 @@
 //! Residency replayed from a route trace: the same slots, table and policies as the engine's, without a model.
 //!
-//! What is replayed is an engine whose slots are all kept through prefill. Beside the policies stand two bounds that need to
+//! What is replayed is an engine whose slots are all kept through prefill, by either cold path. Beside the policies stand two bounds that need to
 //! know the future: the best fixed set of experts, and the best that any cache could do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use serde::Serialize;
 
 use super::policy::PolicyKind;
-use super::slots::{Residency, ResidencyCounters};
-use super::trace::RouteTrace;
-use super::{ExpertId, Heatmap};
+use super::slots::{LayerHits, Residency, ResidencyCounters};
+use super::trace::{RouteTrace, TokenRoutes};
+use super::{ExpertId, Heatmap, Miss};
 use crate::device::Span;
+use crate::engine::BATCHES_UNDER_WAY;
 
 /// What is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -22,6 +23,9 @@ pub struct SimulateOptions {
     pub slots: usize,
     /// Cold experts that may become resident for each token.
     pub promotions_per_token: usize,
+    /// Whether the policy runs behind the token and promoted experts arrive later, as where a token is one graph. Otherwise
+    /// it runs at each layer, and what was copied there stays.
+    pub behind: bool,
 }
 
 /// Hits and misses of each MoE layer, and what they cost.
@@ -35,23 +39,6 @@ pub struct Simulated {
     pub promotions: u64,
     /// Experts copied into slots before the first token and between requests.
     pub filled: u64,
-}
-
-/// One MoE layer's routes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct LayerHits {
-    /// To an expert that was resident.
-    pub hits: u64,
-    /// To a cold one.
-    pub misses: u64,
-}
-
-impl LayerHits {
-    /// Share of the routes that hit; `None` without routes.
-    pub fn hit_rate(&self) -> Option<f64> {
-        let routes = self.hits + self.misses;
-        (routes > 0).then(|| self.hits as f64 / routes as f64)
-    }
 }
 
 impl Simulated {
@@ -73,7 +60,7 @@ impl Simulated {
 /// `None` where a layer has more cold experts than landing slots, which a trace's own check rules out.
 pub fn simulate(trace: &RouteTrace, heatmap: Option<&Heatmap>, options: SimulateOptions) -> Option<Simulated> {
     let header = &trace.header;
-    let SimulateOptions { policy, slots, promotions_per_token } = options;
+    let SimulateOptions { policy, slots, promotions_per_token, behind } = options;
     let (moe_layers, landing) = (trace.moe_layers(), header.landing_slots);
     let mut residency = Residency::new(moe_layers, header.num_experts, heatmap, policy, promotions_per_token, landing);
     let bytes = usize::try_from(header.expert_bytes).ok()?;
@@ -81,32 +68,56 @@ pub fn simulate(trace: &RouteTrace, heatmap: Option<&Heatmap>, options: Simulate
     for slot in 0..landing + slots.min(trace.total_experts()) {
         residency.add_hard(Span::new(slot as u64, bytes));
     }
-    let mut simulated = Simulated { layers: vec![LayerHits::default(); moe_layers], ..Simulated::default() };
+    let mut simulated = Simulated::default();
     // As after calibration, where hard slots are filled and then the (here empty) soft tier.
     for _ in 0..2 {
         simulated.filled += residency.fill().len() as u64;
     }
+    let mut arriving = VecDeque::new();
     let mut tokens = trace.token_routes();
     for request in &header.requests {
         if request.prompt_tokens > 0 {
+            arriving.drain(..).for_each(|batch: Vec<Miss>| residency.arrive(&batch));
             simulated.filled += residency.fill().len() as u64;
         }
         for token in tokens.by_ref().take(usize::try_from(request.decode_tokens).ok()?) {
             residency.begin_token();
-            for (layer, routes) in token.layers().enumerate() {
-                let routes: Vec<u32> = routes.iter().map(|&expert| u32::from(expert)).collect();
-                residency.route(layer, &routes)?;
-                residency.settle(layer, &routes);
-                let ResidencyCounters { hits, misses, cold_bytes, promotions } = residency.take_counters();
-                let counted = &mut simulated.layers[layer];
-                counted.hits += hits;
-                counted.misses += misses;
-                simulated.cold_bytes += cold_bytes;
-                simulated.promotions += promotions;
+            if behind {
+                decode_behind(&mut residency, token, &mut arriving);
+            } else {
+                decode(&mut residency, token)?;
             }
         }
     }
-    Some(simulated)
+    let ResidencyCounters { cold_bytes, promotions, .. } = residency.take_counters();
+    Some(Simulated { layers: residency.take_layer_hits(), cold_bytes, promotions, filled: simulated.filled })
+}
+
+fn widened(routes: &[u16]) -> Vec<u32> {
+    routes.iter().map(|&expert| u32::from(expert)).collect()
+}
+
+/// One token as the host decodes it layer by layer.
+fn decode(residency: &mut Residency, token: TokenRoutes<'_>) -> Option<()> {
+    for (layer, routes) in token.layers().map(widened).enumerate() {
+        residency.route(layer, &routes)?;
+        residency.settle(layer, &routes);
+    }
+    Some(())
+}
+
+/// One token that the device decodes by itself: promotions are chosen behind it, and are there before the token after the next.
+fn decode_behind(residency: &mut Residency, token: TokenRoutes<'_>, arriving: &mut VecDeque<Vec<Miss>>) {
+    while arriving.len() > BATCHES_UNDER_WAY {
+        arriving.pop_front().into_iter().for_each(|batch| residency.arrive(&batch));
+    }
+    let waiting: Vec<Miss> = arriving.iter().flatten().copied().collect();
+    let layers = token.layers().map(widened).enumerate();
+    let copies: Vec<Miss> =
+        layers.flat_map(|(layer, routes)| residency.route_behind(layer, &routes, &waiting)).collect();
+    if !copies.is_empty() {
+        arriving.push_back(copies);
+    }
 }
 
 /// Every route of a trace in order: the layer and the expert.
@@ -209,7 +220,7 @@ mod tests {
     }
 
     fn run(trace: &RouteTrace, policy: PolicyKind, slots: usize, promotions_per_token: usize) -> Simulated {
-        simulate(trace, None, SimulateOptions { policy, slots, promotions_per_token }).unwrap()
+        simulate(trace, None, SimulateOptions { policy, slots, promotions_per_token, behind: false }).unwrap()
     }
 
     #[test]
@@ -232,6 +243,25 @@ mod tests {
             assert_eq!(oracle(&trace, slots).total().hits, 7);
         }
         assert_eq!(run(&trace, PolicyKind::Lru, 0, 4).total().hits, 0);
+    }
+
+    #[test]
+    fn promotions_behind_the_token_arrive_a_token_later() {
+        let run = |experts: &[u32], promotions_per_token, behind| {
+            let options = SimulateOptions { policy: PolicyKind::Lru, slots: 1, promotions_per_token, behind };
+            simulate(&trace(4, experts), None, options).unwrap()
+        };
+        // 0 is resident. 2 misses and drives it out, is on its way during the next token, and is there for the one after that,
+        // once another batch follows or a request begins.
+        let trace = [2, 3, 2, 2];
+        assert_eq!(run(&trace, 1, false).total().hits, 1);
+        let behind = run(&trace, 1, true);
+        // Nothing is resident while the only slot waits for 2, so nobody can leave for 3.
+        assert_eq!((behind.total().hits, behind.promotions, behind.cold_bytes), (0, 1, 40));
+        for promotions in [0, 1] {
+            assert_eq!(run(&[0, 0, 0], promotions, true), run(&[0, 0, 0], promotions, false));
+        }
+        assert_eq!(run(&trace, 0, true), run(&trace, 0, false));
     }
 
     /// The most hits by trying everything: the set before each access, and for each miss who leaves, if anyone.
@@ -260,9 +290,12 @@ mod tests {
             prop_assert_eq!(found, sets.map(|set| best(&experts, set)).max().unwrap());
             prop_assert!(fixed_set(&trace, slots, &usage_counts(&trace)).total().hits <= found);
             for kind in PolicyKind::ALL {
-                let simulated = run(&trace, kind, slots, promotions);
-                prop_assert!(simulated.total().hits <= found);
-                prop_assert_eq!(simulated.total().hits + simulated.total().misses, experts.len() as u64);
+                for behind in [false, true] {
+                    let options = SimulateOptions { policy: kind, slots, promotions_per_token: promotions, behind };
+                    let total = simulate(&trace, None, options).unwrap().total();
+                    prop_assert!(total.hits <= found);
+                    prop_assert_eq!(total.hits + total.misses, experts.len() as u64);
+                }
             }
         }
     }

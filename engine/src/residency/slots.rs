@@ -44,6 +44,23 @@ pub struct ResidencyCounters {
     pub promotions: u64,
 }
 
+/// One MoE layer's routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct LayerHits {
+    /// To an expert that was resident.
+    pub hits: u64,
+    /// To a cold one.
+    pub misses: u64,
+}
+
+impl LayerHits {
+    /// Share of the routes that hit; `None` without routes.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let routes = self.hits + self.misses;
+        (routes > 0).then(|| self.hits as f64 / routes as f64)
+    }
+}
+
 /// The state of HCS.
 pub struct Residency {
     num_experts: usize,
@@ -61,6 +78,7 @@ pub struct Residency {
     /// Misses of the layer being computed: expert and the landing slot it is in.
     in_flight: Vec<(ExpertId, u32)>,
     counters: ResidencyCounters,
+    layer_hits: Vec<LayerHits>,
     version: u64,
 }
 
@@ -90,6 +108,7 @@ impl Residency {
             promotions_left: 0,
             in_flight: Vec::new(),
             counters: ResidencyCounters::default(),
+            layer_hits: vec![LayerHits::default(); moe_layers],
             version: 0,
         }
     }
@@ -110,12 +129,23 @@ impl Residency {
     pub fn take_counters(&mut self) -> ResidencyCounters {
         std::mem::take(&mut self.counters)
     }
+    /// Hits and misses of each MoE layer since the last call.
+    pub fn take_layer_hits(&mut self) -> Vec<LayerHits> {
+        let layers = self.layer_hits.len();
+        std::mem::replace(&mut self.layer_hits, vec![LayerHits::default(); layers])
+    }
+    /// Experts of a MoE layer on the device now.
+    pub fn layer_residents(&self, moe_layer: usize) -> usize {
+        let first = moe_layer * self.num_experts;
+        self.table[first..first + self.num_experts].iter().flatten().count()
+    }
     /// Forgets every use, as before the first token. The prior stays, and so does what is resident.
     pub fn forget_usage(&mut self) {
         let prior = std::mem::take(&mut self.usage.prior);
         self.usage = Usage::new(prior);
         self.step = 0;
         self.counters = ResidencyCounters::default();
+        self.layer_hits.fill(LayerHits::default());
     }
     /// Address of a resident expert.
     pub fn address(&self, moe_layer: usize, expert: usize) -> Option<u64> {
@@ -224,11 +254,13 @@ impl Residency {
             self.usage.last_used[id.index()] = self.step;
             if self.table[id.index()].is_some() {
                 self.counters.hits += 1;
+                self.layer_hits[moe_layer].hits += 1;
                 continue;
             }
             let slot = self.landing.pop_front()?;
             let to = self.slots[slot as usize].bytes;
             self.counters.misses += 1;
+            self.layer_hits[moe_layer].misses += 1;
             self.counters.cold_bytes += to.size();
             self.in_flight.push((id, slot));
             misses.push(Miss { expert: id, to });
@@ -264,9 +296,11 @@ impl Residency {
             self.usage.last_used[id.index()] = self.step;
             if self.table[id.index()].is_some() {
                 self.counters.hits += 1;
+                self.layer_hits[moe_layer].hits += 1;
                 continue;
             }
             self.counters.misses += 1;
+            self.layer_hits[moe_layer].misses += 1;
             self.counters.cold_bytes += self.landing_bytes();
             let on_its_way = waiting.iter().any(|copy| copy.expert == id);
             if self.promotions_left > 0

@@ -4,8 +4,8 @@ use crate::config::Policy;
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use anyhow::{Context, ensure};
-use assay_engine::residency::simulate::{LayerHits, fixed_set, oracle, usage_counts};
-use assay_engine::residency::{Heatmap, RouteTrace, SimulateOptions, Simulated, simulate};
+use assay_engine::residency::simulate::{fixed_set, oracle, usage_counts};
+use assay_engine::residency::{Heatmap, LayerHits, RouteTrace, SimulateOptions, Simulated, simulate};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rayon::prelude::*;
@@ -44,6 +44,9 @@ pub struct HcsSim {
     /// Heatmap that seeds residency
     #[arg(long, value_name = "FILE")]
     heatmap: Option<PathBuf>,
+    /// Policies run behind the token, as where a token is one graph
+    #[arg(long)]
+    behind: bool,
     /// Hit rate of each layer, instead of all together
     #[arg(long)]
     layers: bool,
@@ -158,12 +161,13 @@ impl HcsSim {
 
     /// For each number of slots the policies, then the bounds.
     fn subjects(&self, total: usize, heatmap: bool) -> Vec<Subject> {
+        let behind = self.behind;
         let policies = if self.policy.is_empty() { Policy::ALL.to_vec() } else { self.policy.clone() };
         let mut subjects = Vec::new();
         for slots in self.slots.iter().map(|slots| slots.of(total)) {
             for &policy in &policies {
                 for &promotions_per_token in &self.promotions {
-                    subjects.push(Subject::Policy(SimulateOptions { policy, slots, promotions_per_token }));
+                    subjects.push(Subject::Policy(SimulateOptions { policy, slots, promotions_per_token, behind }));
                 }
             }
             if heatmap {

@@ -106,6 +106,22 @@ fn spread_texts_do_not_overlap() {
 }
 
 #[test]
+fn random_ids_are_exact_repeatable_and_differ_by_use() {
+    let corpus = Corpus { set: PromptSet::Random, books: Vec::new() };
+    let tokenizer = tokenizer();
+    let cutter = PromptCutter::new(&corpus, &tokenizer);
+    let cut = |prompt_use, tokens, repetition| cutter.cut(prompt_use, tokens, repetition).unwrap();
+    let first = cut(PromptUse::Timed, 300, 0);
+    assert_eq!(first, cut(PromptUse::Timed, 300, 0));
+    assert_eq!(first.tokens.len(), 300);
+    assert!(first.tokens.iter().all(|&id| id <= tokenizer.largest_id()));
+    for other in [cut(PromptUse::Timed, 300, 1), cut(PromptUse::WarmUp, 300, 0), cut(PromptUse::Timed, 301, 0)] {
+        assert!(other.tokens[..300] != first.tokens && !other.span.overlaps(&first.span));
+    }
+    assert_eq!(cutter.spread(Region::WarmUp, 2, 50).unwrap().len(), 12);
+}
+
+#[test]
 fn an_overlap_with_the_heatmap_is_found_by_text_not_by_name() {
     let book = Book::of_text("one", "0123456789");
     let span = |start, end| book.span(start..end);
