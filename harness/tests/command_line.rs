@@ -68,6 +68,36 @@ fn a_ledger_is_read_and_a_change_in_it_found() {
     assert!(report.contains("INVALID"), "{report}");
 }
 
+#[test]
+fn another_machines_ledger_is_imported_once() {
+    let (repository, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let corpus = repository.path().join("fixtures/corpus");
+    std::fs::create_dir_all(&corpus).unwrap();
+    std::fs::write(corpus.join("manifest.toml"), "").unwrap();
+    let ledger = Ledger::open(other.path()).unwrap();
+    let body = || CheckBody { subject: "tiny-moe".into(), reference: "reference.json".into(), rows: Vec::new() };
+    for _ in 0..2 {
+        ledger.append(Draft::new(EvidenceClass::Functional, identity(), body())).unwrap();
+    }
+    let run = |arguments: &[&str]| {
+        let assay = env!("CARGO_BIN_EXE_assay");
+        let output = Command::new(assay).args(arguments).current_dir(repository.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let import = ["ledger", "import", other.path().to_str().unwrap(), "--output", "json"];
+    for new in [2, 0] {
+        let (code, answer) = run(&import);
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((code, &answer["new"]), (Some(0), &new.into()), "{answer}");
+        assert_eq!(answer["chains"][0]["records"], 2);
+    }
+    assert_eq!(run(&["ledger", "verify", "local"]).0, Some(0));
+    assert_eq!(run(&["ledger", "publish", "--all"]).0, Some(0));
+    assert_eq!(run(&["ledger", "verify", "tracked"]).0, Some(0));
+    change_one_byte(other.path());
+    assert_eq!(run(&import).0, Some(4));
+}
+
 fn change_one_byte(ledger: &Path) {
     let chain = std::fs::read_dir(ledger)
         .unwrap()

@@ -39,8 +39,8 @@ pub enum KernelError {
         /// The value found.
         found: usize,
     },
-    /// A product of sizes overflows.
-    #[error("{kernel}: the size of {what} overflows usize")]
+    /// A size that overflows, or that a kernel cannot count.
+    #[error("{kernel}: {what} is too large")]
     TooLarge {
         /// Kernel family.
         kernel: &'static str,

@@ -84,15 +84,39 @@ pub enum Error {
         /// The prefix asked for.
         prefix: String,
     },
-    /// Records are only published out of a ledger that verifies.
-    #[error("{path} does not verify ({problems} problems, the first: {first}): nothing was published", path = path.display())]
+    /// Records are only published out of, and imported from, a ledger that verifies.
+    #[error("{path} does not verify (problem 1 of {problems}: {first}): nothing was taken from it", path = path.display())]
     SourceInvalid {
         /// The ledger that records would have come from.
         path: PathBuf,
         /// How many problems were found.
-        problems: usize,
+        problems: u64,
         /// The first.
         first: String,
+    },
+    /// A folder that should be a ledger holds no chain.
+    #[error("{path} holds no chain: expected <writer>.jsonl beside <writer>.head", path = path.display())]
+    NoChain {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Two ledgers hold different records in one place of one writer's chain.
+    #[error(
+        "{path}: record {sequence} of writer {writer} has hash {there}, here it has {here}: the chain forked, one of the \
+         two was rewritten or two machines wrote as one; nothing was imported",
+        path = path.display()
+    )]
+    Forked {
+        /// The chain that was to be imported.
+        path: PathBuf,
+        /// Its writer.
+        writer: crate::schema::WriterId,
+        /// The first record that differs.
+        sequence: u64,
+        /// Its hash in this ledger.
+        here: String,
+        /// Its hash in the other.
+        there: String,
     },
 }
 

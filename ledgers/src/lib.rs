@@ -5,7 +5,7 @@
 //! - [`identity`]: hashing an identity and naming the fields in which two of them differ.
 //! - [`run`]: the tokens that keep instrumented runs out of speed rows.
 //! - [`draft`]: a record on its way into a ledger.
-//! - [`ledger`]: append, read, verify, publish.
+//! - [`ledger`]: append, read, verify, publish, import.
 //!
 //! # A ledger on disk
 //!
@@ -20,7 +20,7 @@
 //! A line is the RFC 8785 canonical JSON of the record without `hash`, with `"hash"` put in as the last member. `hash`
 //! is the SHA-256 of that canonical JSON: take `hash` out, canonicalise, hash, and any tool can check a record.
 //! `previous` is the hash of the same writer's record before it. One chain a writer means that two machines' ledgers
-//! merge by copying files.
+//! merge by copying files, which [`import()`] does with every check.
 
 pub mod draft;
 mod error;
@@ -35,8 +35,8 @@ pub use error::{Error, Result};
 pub use hash::Sha256;
 pub use identity::{FieldDifference, diff};
 pub use ledger::{
-    Appended, Ledger, Problem, ProblemKind, Records, Selection, VerifyReport, heads, publish, read, verify,
-    verify_anchored,
+    Appended, ImportedChain, Ledger, Problem, ProblemKind, Records, Selection, VerifyReport, heads, import, publish,
+    read, verify, verify_anchored,
 };
 pub use run::{Run, Timing, TimingOff, TimingOn};
 pub use schema::*;

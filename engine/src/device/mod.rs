@@ -227,6 +227,10 @@ pub trait Device {
     fn fetches(&self) -> bool {
         false
     }
+    /// Whether its kernels for the experts take slots in the order of [`Kernel::Permute`].
+    fn sorts_slots(&self, _: Arithmetic) -> bool {
+        true
+    }
     /// From here to [`Device::end_capture`] launches on the compute stream are written down and not run.
     fn begin_capture(&mut self) -> Result<(), DeviceError> {
         Err(DeviceError::Unsupported { kernel: "capture" })
@@ -290,6 +294,9 @@ impl Device for Box<dyn Device> {
     }
     fn fetches(&self) -> bool {
         (**self).fetches()
+    }
+    fn sorts_slots(&self, arithmetic: Arithmetic) -> bool {
+        (**self).sorts_slots(arithmetic)
     }
     fn begin_capture(&mut self) -> Result<(), DeviceError> {
         (**self).begin_capture()

@@ -204,7 +204,9 @@ impl LayerPass<'_> {
         if let Addresses::Table(table) = addresses {
             device.upload(bytemuck::cast_slice(table), on_device.as_bytes())?;
         }
-        self.launch(device, Kernel::Permute { ids: self.routes(moe)?, order, offsets })?;
+        if device.sorts_slots(self.arithmetic) {
+            self.launch(device, Kernel::Permute { ids: self.routes(moe)?, order, offsets })?;
+        }
         let act = ws.expert_act.first(slots * bank.expert.moe_intermediate_size)?;
         let out = ws.expert_out.first(slots * self.hidden_size)?;
         let (table, expert, x, ids) = (on_device, bank.expert, self.hidden(ws.normed)?, self.routes(moe)?);

@@ -163,7 +163,7 @@ impl Runtime {
         interrupt::check()?;
         let config = &opened.loaded.config;
         let device = open_device(config)
-            .with_context(|| format!("{}: memory.vram is {}", opened.context(), config.memory.vram))?;
+            .with_context(|| format!("{}: no device with memory.vram = {}", opened.context(), config.memory.vram))?;
         let progress = Progress::start("loading weights and calibrating", 1, "step");
         let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());
         let engine = Engine::load(device, checkpoint, spec, bank, heatmap.as_ref(), opened.options.clone())?;

@@ -6,11 +6,12 @@ use crate::table::{Case, case, check_all, invalid};
 const VERIFY: &[&str] = &["ledger", "verify", "ledgers/local"];
 const LIST: &[&str] = &["ledger", "list", "--ledger", "ledgers/local"];
 const RUN: &[&str] = &["perplexity", "small", "--token-ids", "ids.json"];
+const IMPORT: &[&str] = &["ledger", "import", "other"];
 const FOLDER: &str = "ledgers/local";
 
 #[test]
 fn ledgers() {
-    let said = check_all(verified().into_iter().chain(read()).chain(appended()).chain(anchors()));
+    let said = check_all(verified().into_iter().chain(read()).chain(appended()).chain(anchors()).chain(imported()));
     insta::assert_snapshot!(without_lengths(&said));
 }
 
@@ -142,6 +143,36 @@ fn anchors() -> Vec<Case> {
         case("anchors: 2 MiB", VERIFY, HEADS, |place| place.write(HEADS, " ".repeat(2 << 20))),
         invalid("anchors: what they vouch for is gone", &["ledger", "verify"], "ledgers/tracked", |place| {
             place.write(HEADS, "[{\"bytes\":1,\"count\":1,\"writer\":\"0123456789abcdef\"}]");
+        }),
+    ]
+}
+
+/// Another machine's ledger of two records, its chain changed.
+fn other(place: &Place, change: impl FnOnce(String) -> String) {
+    recorded(place);
+    std::fs::rename(place.path(FOLDER), place.path("other")).unwrap();
+    let name = place.find("other", ".jsonl");
+    place.write(&name, change(place.text(&name)));
+}
+
+fn imported() -> Vec<Case> {
+    vec![
+        case("imported: absent", IMPORT, "other", |_| ()),
+        case("imported: no ledger", IMPORT, "other", |place| place.folder("other")),
+        invalid("imported: a record edited", IMPORT, "other", |place| {
+            other(place, |text| text.replacen("\"tokens\":2", "\"tokens\":3", 1));
+        }),
+        invalid("imported: a chain that forked", IMPORT, "other", |place| {
+            recorded(place);
+            std::fs::rename(place.path(FOLDER), place.path("other")).unwrap();
+            std::fs::create_dir_all(place.path(FOLDER)).unwrap();
+            // Another chain under the same name.
+            place.write("ledgers/local/writer", place.read("other/writer"));
+            place.must(RUN);
+        }),
+        invalid("imported: into a ledger that lost records", IMPORT, FOLDER, |place| {
+            other(place, |text| text);
+            changed(place, |text| first_line(&text).to_owned() + "\n");
         }),
     ]
 }

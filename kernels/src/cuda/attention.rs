@@ -1,7 +1,6 @@
 //! Launcher of `cu/attention.cu`: attention over the cache in the contract's order.
 
-use super::gemm::size;
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, position, size};
 use super::module::Function;
 use super::pack::aligned;
 use super::{Cuda, CudaError, DeviceSlice};
@@ -11,6 +10,9 @@ use crate::{AttentionForm, KvFormat, KvLayout, check};
 
 /// Most queries whose splits are spread over the device; with more, each block takes all splits of a query.
 const SPREAD_TOKENS: usize = 4;
+
+/// Blocks below which a card is mostly idle.
+const ENOUGH_BLOCKS: usize = 64;
 
 /// Widest head that the kernels have room for.
 const MAX_HEAD_DIM: usize = 256;
@@ -84,6 +86,7 @@ impl Cuda {
         };
         let spread = tokens <= SPREAD_TOKENS && splits > 1;
         let rows = product(KERNEL, "queries", &[tokens, heads])?;
+        let (first, stored) = position(KERNEL, first_position, tokens, position_at)?;
         let mut argument = AttentionArgument {
             q: q.address(),
             cache: cache.address(),
@@ -91,17 +94,16 @@ impl Cuda {
             out: out.address(),
             states: 0,
             partial: 0,
-            position_at: position_at.map_or(0, DeviceSlice::address),
+            position_at: stored,
             heads: size(KERNEL, heads)?,
             kv_heads: size(KERNEL, layout.kv_heads)?,
             head_dim: size(KERNEL, layout.head_dim)?,
-            first_position: size(KERNEL, first_position)?,
+            first_position: first,
             // A window that reaches past the first position is none.
             window: window.and_then(|window| u32::try_from(window).ok()).unwrap_or(0),
             splits: size(KERNEL, splits)?,
             scale,
         };
-        size(KERNEL, first_position + tokens)?;
         if spread {
             let states = product(KERNEL, "states", &[rows, splits, 2 * size_of::<f32>()])?;
             let bytes =
@@ -115,7 +117,9 @@ impl Cuda {
             argument.partial = scratch.address() + states as u64;
         }
         let each = heads / layout.kv_heads;
-        let (name, together) = kernel(layout.format, each, spread);
+        // A block for each split of each key-value head is few for a card: where it is, fewer heads share one.
+        let shares = tokens.saturating_mul(if spread { splits } else { 1 }).saturating_mul(layout.kv_heads);
+        let (name, together) = kernel(layout.format, each, spread, shares);
         let blocks = size(KERNEL, product(KERNEL, "blocks", &[layout.kv_heads, each.div_ceil(together)])?)?;
         let tokens = size(KERNEL, tokens)?;
         let grid = if spread { (argument.splits, blocks, tokens) } else { (tokens, blocks, 1) };
@@ -167,8 +171,9 @@ fn most_splits(form: &AttentionForm<'_>, first_position: usize, tokens: usize) -
     (first_position..first_position + tokens).map(splits).max().unwrap_or(0)
 }
 
-/// The kernel for heads that share a key-value head, and how many of them a block takes.
-fn kernel(format: KvFormat, each: usize, spread: bool) -> (&'static str, usize) {
+/// The kernel for `each` heads that share a key-value head, and how many of them a block takes: as many as there are, up to
+/// 8, while `shares` such groups of heads make [`ENOUGH_BLOCKS`]. It changes no bit.
+fn kernel(format: KvFormat, each: usize, spread: bool, shares: usize) -> (&'static str, usize) {
     let names = match (format, spread) {
         (KvFormat::F32, false) => {
             ["attention_all_f32_1", "attention_all_f32_2", "attention_all_f32_4", "attention_all_f32_8"]
@@ -183,7 +188,10 @@ fn kernel(format: KvFormat, each: usize, spread: bool) -> (&'static str, usize) 
             ["attention_split_bf16_1", "attention_split_bf16_2", "attention_split_bf16_4", "attention_split_bf16_8"]
         }
     };
-    let power = each.min(8).next_power_of_two().trailing_zeros() as usize;
+    let mut power = each.min(8).next_power_of_two().trailing_zeros() as usize;
+    while power > 0 && shares.saturating_mul(each.div_ceil(1 << power)) < ENOUGH_BLOCKS {
+        power -= 1;
+    }
     (names[power], 1 << power)
 }
 
@@ -193,9 +201,10 @@ mod tests {
 
     #[test]
     fn heads_share_a_block_and_a_window_bounds_the_splits() {
-        assert_eq!(kernel(KvFormat::F32, 1, true), ("attention_split_f32_1", 1));
-        assert_eq!(kernel(KvFormat::Bf16, 3, false), ("attention_all_bf16_4", 4));
-        assert_eq!(kernel(KvFormat::Bf16, 12, true), ("attention_split_bf16_8", 8));
+        assert_eq!(kernel(KvFormat::F32, 1, true, 1000), ("attention_split_f32_1", 1));
+        assert_eq!(kernel(KvFormat::Bf16, 3, false, 1000), ("attention_all_bf16_4", 4));
+        assert_eq!(kernel(KvFormat::Bf16, 12, true, 1000), ("attention_split_bf16_8", 8));
+        assert_eq!([4, 8, 16, 32, 64].map(|shares| kernel(KvFormat::Bf16, 8, true, shares).1), [1, 1, 2, 4, 8]);
         let causal = AttentionForm::causal(1.0);
         assert_eq!([0, 127, 128, 1000].map(|position| most_splits(&causal, position, 1)), [1, 1, 2, 8]);
         assert_eq!(most_splits(&causal, 100, 30), 2);

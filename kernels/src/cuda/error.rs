@@ -19,7 +19,7 @@ pub enum CudaError {
         found: usize,
     },
     /// A driver call failed.
-    #[error("{call} ({sizes}) failed: {name}: {reason}")]
+    #[error("{call}{} failed: {name}: {reason}", in_brackets(sizes))]
     Call {
         /// The driver function.
         call: &'static str,
@@ -47,6 +47,10 @@ pub enum CudaError {
     /// Operands that do not belong together.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+}
+
+fn in_brackets(sizes: &str) -> String {
+    if sizes.is_empty() { String::new() } else { format!(" ({sizes})") }
 }
 
 impl CudaError {

@@ -1,8 +1,7 @@
 //! Launchers of `cu/experts.cu`: the routed experts' products in the contract's order.
 
-use super::gemm::size;
 use super::grouped_gemm::bias_offsets;
-use super::launch::{ActivationArgument, Stream, arguments};
+use super::launch::{ActivationArgument, Stream, arguments, size};
 use super::linear::dot_grid;
 use super::module::Function;
 use super::{Cuda, CudaError, DeviceSlice};

@@ -1,7 +1,8 @@
 //! Launcher of `cu/fetch.cu`: cold experts without the host.
 
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, size};
 use super::module::Function;
+use super::pack::aligned;
 use super::{Cuda, CudaError, DeviceSlice};
 use crate::KernelError;
 use crate::error::expect_len;
@@ -53,6 +54,7 @@ impl Cuda {
         if expert_bytes == 0 || !expert_bytes.is_multiple_of(64) {
             return wrong("expert_bytes", "a positive multiple of 64", expert_bytes);
         }
+        aligned(KERNEL, "the address of the bank", bank)?;
         let work = Fetch {
             ids: ids.address(),
             resident: resident.address(),
@@ -60,8 +62,8 @@ impl Cuda {
             landing: landing.address(),
             table: table.address(),
             expert_bytes: expert_bytes as u64,
-            slots: ids.len() as u32,
-            experts: resident.len() as u32,
+            slots: size(KERNEL, ids.len())?,
+            experts: size(KERNEL, resident.len())?,
         };
         let status = self.status_address();
         // SAFETY: argument types are those of the kernel; lengths were checked, and the caller answers for the addresses.

@@ -1,6 +1,6 @@
 //! Launchers of `cu/gemm.cu`: dense products on tensor cores.
 
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, size};
 use super::module::Function;
 use super::pack::{TILE_TOKENS, aligned, image_rows, tile_grid};
 use super::{Cuda, CudaError, DeviceImage, DeviceMatrix, DeviceSlice};
@@ -180,15 +180,6 @@ impl Cuda {
         self.require(kernel, instruction)?;
         Ok(tile_grid(kernel, x, tiles, THREADS)?.shared(instruction.shared_bytes(format)))
     }
-}
-
-/// A dimension as kernels take it.
-pub(super) fn size(kernel: &'static str, value: usize) -> Result<u32, KernelError> {
-    // Half of u32, so that rounding up to tiles cannot overflow there.
-    u32::try_from(value)
-        .ok()
-        .filter(|&value| value <= u32::MAX / 2)
-        .ok_or(KernelError::TooLarge { kernel, what: "a dimension of more than 2^31 - 1" })
 }
 
 fn geometry(what: &'static str, expected: &'static str, found: usize) -> KernelError {

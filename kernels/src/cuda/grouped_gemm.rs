@@ -1,7 +1,7 @@
 //! Launchers of `cu/grouped_gemm.cu`: the routed experts' products on tensor cores.
 
-use super::gemm::{Instruction, TILE_OUTPUTS, size};
-use super::launch::{ActivationArgument, Stream, arguments};
+use super::gemm::{Instruction, TILE_OUTPUTS};
+use super::launch::{ActivationArgument, Stream, arguments, size};
 use super::module::Function;
 use super::{Cuda, CudaError, DeviceImage, DevicePlan, DeviceSlice, plan_words, slot_image_bytes};
 use crate::Activation;

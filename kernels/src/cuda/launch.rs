@@ -4,10 +4,11 @@ use std::ffi::c_void;
 
 use cudarc::driver::{result, sys};
 
-use super::Cuda;
 use super::error::{CudaError, call};
 use super::module::Function;
-use crate::Activation;
+use super::{Cuda, DeviceSlice};
+use crate::error::expect_len;
+use crate::{Activation, KernelError};
 
 /// A queue of the driver's, which its maker keeps alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +36,38 @@ impl Grid {
     }
 
     /// One thread for each of `n` elements.
-    pub(super) fn over(n: usize) -> Self {
+    pub(super) fn over(kernel: &'static str, n: usize) -> Result<Self, KernelError> {
         const THREADS: usize = 256;
-        Self::new((n.div_ceil(THREADS) as u32, 1, 1), THREADS as u32)
+        Ok(Self::new((size(kernel, n.div_ceil(THREADS))?, 1, 1), THREADS as u32))
     }
 
     pub(super) fn shared(self, bytes: u32) -> Self {
         Self { shared: bytes, ..self }
     }
+}
+
+/// A dimension as kernels take it.
+pub(super) fn size(kernel: &'static str, value: usize) -> Result<u32, KernelError> {
+    // Half of u32, so that rounding up to tiles cannot overflow there.
+    u32::try_from(value)
+        .ok()
+        .filter(|&value| value <= u32::MAX / 2)
+        .ok_or(KernelError::TooLarge { kernel, what: "a dimension of more than 2^31 - 1" })
+}
+
+/// The position of the first of `tokens` and the address where it is read instead, 0 for nowhere, as kernels take them.
+pub(super) fn position(
+    kernel: &'static str,
+    first: usize,
+    tokens: usize,
+    at: Option<DeviceSlice<u32>>,
+) -> Result<(u32, u64), KernelError> {
+    if let Some(at) = at {
+        expect_len(kernel, "the stored position", at.len(), 1)?;
+    }
+    // The last position too is counted in 32 bits.
+    size(kernel, first.saturating_add(tokens))?;
+    Ok((size(kernel, first)?, at.map_or(0, DeviceSlice::address)))
 }
 
 /// A kernel's arguments, each by the address of a value of exactly the parameter's type.

@@ -1,7 +1,6 @@
 //! Launcher of `cu/linear.cu`: products with one matrix in the contract's order, and the grids of such products.
 
-use super::gemm::size;
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, size};
 use super::module::Function;
 use super::pack::aligned;
 use super::{Cuda, CudaError, DeviceMatrix, DeviceSlice};

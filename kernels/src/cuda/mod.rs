@@ -33,6 +33,7 @@ pub use error::CudaError;
 pub use gemm::{GemmProduct, Instruction};
 pub use grouped_gemm::{GroupedWorkspace, grouped_workspace_bytes};
 pub use launch::Stream;
+pub use module::{compile, sources};
 pub use pack::{DeviceImage, DevicePlan, image_bytes, plan_words, slot_image_bytes};
 pub use prefill_attention::prefill_attention_supports;
 pub use slice::{DeviceMatrix, DeviceSlice};
@@ -64,12 +65,40 @@ pub struct Properties {
 /// One device's primary context with every kernel loaded. It belongs to the thread that opened it, until
 /// [`Cuda::bind`] makes it another's.
 pub struct Cuda {
-    // Dropped in this order, before the context is released.
+    // Dropped in this order: what lives in the context goes before it is released.
     modules: Modules,
     status: Status,
     properties: Properties,
+    context: Context,
+}
+
+/// A device's primary context, retained.
+struct Context {
     device: sys::CUdevice,
-    context: sys::CUcontext,
+    handle: sys::CUcontext,
+}
+
+impl Context {
+    /// Retains it and makes it current in this thread.
+    fn new(device: sys::CUdevice, named: impl Fn() -> String) -> Result<Self, CudaError> {
+        // SAFETY: `device` exists; released in `drop`.
+        let handle = unsafe { result::primary_ctx::retain(device) }.map_err(call("cuDevicePrimaryCtxRetain", named))?;
+        let context = Self { device, handle };
+        context.bind()?;
+        Ok(context)
+    }
+
+    fn bind(&self) -> Result<(), CudaError> {
+        // SAFETY: the context lives as long as `self`.
+        unsafe { result::ctx::set_current(self.handle) }.map_err(call("cuCtxSetCurrent", String::new))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained in `new`, and everything in it is gone. An error here has no one to go to.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
 }
 
 // SAFETY: the driver's handles may be used from any thread in which the context is current; see `bind`.
@@ -117,14 +146,10 @@ impl Cuda {
         let named = || format!("device {ordinal}");
         let device = result::device::get(ordinal as i32).map_err(call("cuDeviceGet", named))?;
         let properties = properties(device).map_err(call("cuDeviceGetAttribute", named))?;
-        // SAFETY: `device` exists; released in `drop`.
-        let context =
-            unsafe { result::primary_ctx::retain(device) }.map_err(call("cuDevicePrimaryCtxRetain", named))?;
-        // SAFETY: `context` was just retained.
-        unsafe { result::ctx::set_current(context) }.map_err(call("cuCtxSetCurrent", named))?;
+        let context = Context::new(device, named)?;
         let status = Status::new()?;
         let modules = Modules::load(properties.capability)?;
-        Ok(Self { modules, status, properties, device, context })
+        Ok(Self { modules, status, properties, context })
     }
 
     /// Makes the context current in this thread.
@@ -132,8 +157,7 @@ impl Cuda {
     /// # Errors
     /// `Call`.
     pub fn bind(&self) -> Result<(), CudaError> {
-        // SAFETY: the context lives as long as `self`.
-        unsafe { result::ctx::set_current(self.context) }.map_err(call("cuCtxSetCurrent", String::new))
+        self.context.bind()
     }
 
     /// The device's figures.
@@ -149,8 +173,8 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // SAFETY: retained in `open`. Modules go with the context; errors here have no one to go to.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
+        // The fields, which are dropped after this, are freed in the current context.
+        let _ = self.bind();
     }
 }
 

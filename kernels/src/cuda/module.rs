@@ -33,7 +33,8 @@ pub(super) struct Function(pub(super) &'static str, pub(super) &'static str);
 /// Modules loaded into one context.
 pub(super) struct Modules {
     loaded: HashMap<&'static str, sys::CUmodule>,
-    functions: RefCell<HashMap<Function, sys::CUfunction>>,
+    /// Handles, and the dynamic shared memory in bytes that each has been allowed.
+    functions: RefCell<HashMap<Function, (sys::CUfunction, u32)>>,
 }
 
 impl Modules {
@@ -45,7 +46,7 @@ impl Modules {
             let image = match module.fatbin {
                 Some(fatbin) => fatbin,
                 None => {
-                    compiled = compile(module, capability)?;
+                    compiled = machine_code(module, capability)?;
                     &compiled
                 }
             };
@@ -61,8 +62,9 @@ impl Modules {
 
     /// A kernel's handle; `shared` is the dynamic shared memory in bytes that it must be allowed.
     pub(super) fn function(&self, function: Function, shared: u32) -> Result<sys::CUfunction, CudaError> {
-        if let Some(&handle) = self.functions.borrow().get(&function)
-            && shared <= DEFAULT_SHARED
+        let known = self.functions.borrow().get(&function).copied();
+        if let Some((handle, allowed)) = known
+            && shared <= allowed
         {
             return Ok(handle);
         }
@@ -79,7 +81,7 @@ impl Modules {
             unsafe { result::function::set_function_attribute(handle, attribute, shared as i32) }
                 .map_err(call("cuFuncSetAttribute", sizes))?;
         }
-        self.functions.borrow_mut().insert(function, handle);
+        self.functions.borrow_mut().insert(function, (handle, shared.max(DEFAULT_SHARED)));
         Ok(handle)
     }
 }
@@ -96,8 +98,24 @@ impl Drop for Modules {
     }
 }
 
-/// Machine code for this device by NVRTC.
-fn compile(module: &Module, (major, minor): (i32, i32)) -> Result<Vec<u8>, CudaError> {
+/// Names of the files of `cu/`, for [`compile`].
+pub fn sources() -> impl Iterator<Item = &'static str> {
+    MODULES.iter().map(|module| module.name)
+}
+
+/// Compiles a file of `cu/` by NVRTC, as [`super::Cuda::open`] does where the binary holds no machine code. Needs no device.
+/// Returns machine code for the compute capability, e.g. (9, 0).
+///
+/// # Errors
+/// `NoCompiler` without NVRTC; `Compile`, also where there is no such file.
+pub fn compile(name: &'static str, capability: (i32, i32)) -> Result<Vec<u8>, CudaError> {
+    match MODULES.iter().find(|module| module.name == name) {
+        Some(module) => machine_code(module, capability),
+        None => Err(CudaError::Compile { module: name, reason: "there is no such file".to_owned() }),
+    }
+}
+
+fn machine_code(module: &Module, (major, minor): (i32, i32)) -> Result<Vec<u8>, CudaError> {
     if !super::Cuda::has_nvrtc() {
         return Err(CudaError::NoCompiler);
     }
@@ -116,7 +134,7 @@ fn compile(module: &Module, (major, minor): (i32, i32)) -> Result<Vec<u8>, CudaE
             .map_err(|error| {
                 let log = nvrtc::result::get_program_log(program);
                 let text = log.map(|log| log.iter().map(|&c| c as u8 as char).collect::<String>()).unwrap_or_default();
-                refused(format!("{error:?}: {text}"))
+                refused(format!("{error:?}: {}", text.trim_end_matches(['\0', '\n'])))
             })
             .and_then(|()| cubin(program).map_err(|error| refused(format!("{error:?}"))))
     };

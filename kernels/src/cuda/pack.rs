@@ -1,6 +1,6 @@
 //! Launchers of `cu/pack.cu`: activations as tensor cores read them, and the plan of a grouped GEMM.
 
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, size};
 use super::module::Function;
 use super::{Cuda, CudaError, DeviceSlice};
 use crate::contract::GROUP;
@@ -116,8 +116,8 @@ impl DevicePlan {
     pub fn new(slots: usize, num_experts: usize, words: DeviceSlice<u32>) -> Result<Self, KernelError> {
         const KERNEL: &str = "plan";
         let expected = plan_words(slots, num_experts)
-            .filter(|_| u32::try_from(slots).is_ok() && u32::try_from(num_experts).is_ok())
-            .ok_or(KernelError::TooLarge { kernel: KERNEL, what: "a plan of no slots or of more than u32::MAX" })?;
+            .filter(|_| size(KERNEL, slots).is_ok() && size(KERNEL, num_experts).is_ok())
+            .ok_or(KernelError::TooLarge { kernel: KERNEL, what: "a plan of no slots or of more than 2^31 - 1" })?;
         expect_len(KERNEL, "words", words.len(), expected)?;
         Ok(Self { slots, num_experts, words })
     }
@@ -168,7 +168,7 @@ impl Cuda {
     pub fn grouped_plan(&self, stream: Stream, offsets: DeviceSlice<u32>, plan: DevicePlan) -> Result<(), CudaError> {
         const KERNEL: &str = "grouped_plan";
         expect_len(KERNEL, "offsets [num_experts + 1]", offsets.len(), plan.num_experts + 1)?;
-        let (offsets, experts, to) = (offsets.address(), plan.num_experts as u32, plan.address());
+        let (offsets, experts, to) = (offsets.address(), size(KERNEL, plan.num_experts)?, plan.address());
         // SAFETY: as in `pack_rows`; offsets end at the plan's slots, which bounds its tiles.
         unsafe {
             let mut arguments = arguments![offsets, experts, to];
@@ -196,7 +196,7 @@ impl Cuda {
         expect_len(KERNEL, "rows of x [tokens, cols]", rows_of(KERNEL, "x", x.len(), image.cols)?, tokens)?;
         image.check(KERNEL, plan.image_rows(), image.cols)?;
         let grid = tile_grid(KERNEL, image.cols.div_ceil(GROUP), plan.tiles(), THREADS)?;
-        let (x, cols, top_k, order) = (x.address(), image.cols as u64, top_k as u32, order.address());
+        let (x, cols, top_k, order) = (x.address(), image.cols as u64, size(KERNEL, top_k)?, order.address());
         let (plan, to) = (plan.address(), image.address());
         // SAFETY: as in `pack_rows`; the plan's slots are those of `order`.
         unsafe {
@@ -209,11 +209,10 @@ impl Cuda {
 /// A grid whose second dimension counts tiles.
 pub(super) fn tile_grid(kernel: &'static str, x: usize, tiles: usize, threads: u32) -> Result<Grid, KernelError> {
     const MOST: usize = 65_535;
-    let too_large = KernelError::TooLarge { kernel, what: "a grid of more than 65,535 tiles" };
-    match (u32::try_from(x), u32::try_from(tiles)) {
-        (Ok(x), Ok(y)) if tiles <= MOST => Ok(Grid::new((x, y, 1), threads)),
-        _ => Err(too_large),
+    if tiles > MOST {
+        return Err(KernelError::TooLarge { kernel, what: "a grid of more than 65,535 tiles" });
     }
+    Ok(Grid::new((size(kernel, x)?, tiles as u32, 1), threads))
 }
 
 /// Refuses an address that 16-byte accesses cannot use.

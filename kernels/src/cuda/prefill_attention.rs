@@ -4,9 +4,9 @@ use cudarc::driver::sys;
 
 use super::error::call;
 use super::gemm::Instruction;
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, size};
 use super::module::Function;
-use super::pack::aligned;
+use super::pack::{aligned, tile_grid};
 use super::{Cuda, CudaError, DeviceSlice};
 use crate::contract::SPLIT;
 use crate::error::{KernelError, expect_len, product, rows_of};
@@ -110,10 +110,10 @@ impl Cuda {
             sinks: sinks.map_or(0, DeviceSlice::address),
             out: out.address(),
             scale,
-            tokens: tokens as u32,
-            first_position: first_position as u32,
-            heads: heads as u32,
-            kv_heads: layout.kv_heads as u32,
+            tokens: size(KERNEL, tokens)?,
+            first_position: size(KERNEL, first_position)?,
+            heads: size(KERNEL, heads)?,
+            kv_heads: size(KERNEL, layout.kv_heads)?,
             window: window.and_then(|window| u32::try_from(window).ok()).unwrap_or(u32::MAX),
         };
         if instruction == Instruction::Wgmma {
@@ -122,10 +122,8 @@ impl Cuda {
         let Some(shape) = shape(layout.head_dim) else {
             return Err(geometry("head_dim", "32, 64, 128 or 256", layout.head_dim).into());
         };
-        let tiles = u32::try_from(rows.div_ceil(shape.rows)).ok().filter(|&tiles| tiles <= 65_535);
-        let tiles = tiles.ok_or(KernelError::TooLarge { kernel: KERNEL, what: "a grid of more than 65,535 tiles" })?;
         let name = shape.names[usize::from(layout.format == KvFormat::F32)];
-        let grid = Grid::new((layout.kv_heads as u32, tiles, 1), 128).shared(shape.shared_bytes);
+        let grid = tile_grid(KERNEL, layout.kv_heads, rows.div_ceil(shape.rows), 128)?.shared(shape.shared_bytes);
         // SAFETY: the argument is the kernel's; every length is checked.
         unsafe {
             let mut arguments = arguments![arguments];
@@ -167,9 +165,7 @@ impl Cuda {
         let Some((name, shared_bytes)) = wgmma_shape(layout) else {
             return Err(geometry("head_dim", "64 or 128, and a BF16 cache, for wgmma", layout.head_dim).into());
         };
-        if u32::try_from(rows).ok().filter(|&rows| rows <= u32::MAX / 2).is_none() {
-            return Err(KernelError::TooLarge { kernel: KERNEL, what: "more than 2^31 - 1 rows" }.into());
-        }
+        size(KERNEL, rows)?;
         // A head's part of a split: keys, then values.
         let part = SPLIT * layout.head_dim * 2;
         let blocks = cache.len() / (2 * part);

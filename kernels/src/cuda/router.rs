@@ -1,6 +1,6 @@
 //! Launchers of `cu/router.cu`: the choice of experts, and the sum of their answers.
 
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, size};
 use super::module::Function;
 use super::{Cuda, CudaError, DeviceSlice};
 use crate::{KernelError, Routing, Scoring, check};
@@ -65,7 +65,7 @@ impl Cuda {
         let (logits, bias) = (logits.address(), bias.map_or(0, DeviceSlice::address));
         let (experts, top_k, form) = (num_experts as u32, top_k as u32, RoutingArgument::from(routing));
         let (ids, weights, status) = (ids.address(), weights.address(), self.status_address());
-        let grid = Grid::new((tokens as u32, 1, 1), 128);
+        let grid = Grid::new((size(kernel, tokens)?, 1, 1), 128);
         // SAFETY: argument types are those of the kernel; shapes were checked.
         unsafe {
             let mut arguments = arguments![logits, bias, experts, top_k, form, ids, weights, status];
@@ -87,12 +87,13 @@ impl Cuda {
     ) -> Result<(), CudaError> {
         let (tokens, hidden) = check::combine(&slots, &weights, top_k, &out)?;
         let (slots, weights, to) = (slots.address(), weights.address(), out.address());
-        let (top_k, hidden) = (top_k as u32, hidden as u32);
-        let grid = Grid::new((tokens as u32, hidden.div_ceil(256), 1), 256);
+        let kernel = "combine";
+        let (top_k, hidden) = (size(kernel, top_k)?, size(kernel, hidden)?);
+        let grid = Grid::new((size(kernel, tokens)?, hidden.div_ceil(256), 1), 256);
         // SAFETY: as in `router_topk`.
         unsafe {
             let mut arguments = arguments![slots, weights, top_k, hidden, to];
-            self.launch(stream, Function("router", "combine"), grid, &mut arguments)
+            self.launch(stream, Function("router", kernel), grid, &mut arguments)
         }
     }
 }

@@ -1,20 +1,22 @@
 //! Launchers of `cu/embed.cu`, `cu/norm.cu`, `cu/rope.cu`, `cu/kv.cu` and `cu/argmax.cu`: one token's rows.
 
-use super::launch::{Grid, Stream, arguments};
+use super::launch::{Grid, Stream, arguments, position, size};
 use super::module::Function;
 use super::{Cuda, CudaError, DeviceMatrix, DeviceSlice};
 use crate::contract::RUN;
+use crate::error::expect_len;
 use crate::layout::MatrixFormat;
 use crate::{KernelError, KvFormat, KvLayout, check};
 
 /// Bytes of shared memory for a row of `width` f32 and the sums of its runs, as `cu/sum.cuh` pads them.
-fn row_bytes(width: usize) -> u32 {
-    (4 * (width + width / RUN + 1 + width.div_ceil(RUN))) as u32
+fn row_bytes(kernel: &'static str, width: usize) -> Result<u32, KernelError> {
+    let words = width.saturating_add(width / RUN + 1).saturating_add(width.div_ceil(RUN));
+    size(kernel, words.saturating_mul(4))
 }
 
 /// Threads for a row: whole warps, at most 256.
 fn row_threads(width: usize) -> u32 {
-    (width.next_multiple_of(32) as u32).clamp(32, 256)
+    (width.min(256).next_multiple_of(32) as u32).max(32)
 }
 
 impl Cuda {
@@ -29,18 +31,19 @@ impl Cuda {
         table: DeviceMatrix,
         out: DeviceSlice<f32>,
     ) -> Result<(), CudaError> {
+        const KERNEL: &str = "embed";
         check::embed_shapes(&ids, &table, &out)?;
         if table.format() != MatrixFormat::Bf16 {
             let (what, expected) = ("bits an element of the table", "16: the embedding is BF16");
-            return Err(KernelError::Geometry { kernel: "embed", what, expected, found: 4 }.into());
+            return Err(KernelError::Geometry { kernel: KERNEL, what, expected, found: 4 }.into());
         }
         let (from, weights, to) = (ids.address(), table.address(), out.address());
-        let (rows, cols, status) = (table.rows() as u32, table.cols() as u32, self.status_address());
-        let grid = Grid::new((ids.len() as u32, 1, 1), row_threads(table.cols()));
+        let (rows, cols, status) = (size(KERNEL, table.rows())?, size(KERNEL, table.cols())?, self.status_address());
+        let grid = Grid::new((size(KERNEL, ids.len())?, 1, 1), row_threads(table.cols()));
         // SAFETY: argument types are those of the kernel; shapes were checked.
         unsafe {
             let mut arguments = arguments![from, weights, rows, cols, to, status];
-            self.launch(stream, Function("embed", "embed"), grid, &mut arguments)
+            self.launch(stream, Function(KERNEL, KERNEL), grid, &mut arguments)
         }
     }
 
@@ -56,13 +59,15 @@ impl Cuda {
         eps: f32,
         out: DeviceSlice<f32>,
     ) -> Result<(), CudaError> {
-        let tokens = check::rms_norm(&x, &weight, &out)?;
-        let (from, factors, width, to) = (x.address(), weight.address(), weight.len() as u32, out.address());
-        let grid = Grid::new((tokens as u32, 1, 1), row_threads(weight.len())).shared(row_bytes(weight.len()));
+        const KERNEL: &str = "rms_norm";
+        let tokens = size(KERNEL, check::rms_norm(&x, &weight, &out)?)?;
+        let (from, factors, to) = (x.address(), weight.address(), out.address());
+        let width = size(KERNEL, weight.len())?;
+        let grid = Grid::new((tokens, 1, 1), row_threads(weight.len())).shared(row_bytes(KERNEL, weight.len())?);
         // SAFETY: as in `embed`.
         unsafe {
             let mut arguments = arguments![from, factors, width, eps, to];
-            self.launch(stream, Function("norm", "rms_norm"), grid, &mut arguments)
+            self.launch(stream, Function("norm", KERNEL), grid, &mut arguments)
         }
     }
 
@@ -85,20 +90,22 @@ impl Cuda {
         sin: DeviceSlice<f32>,
         (first_position, position_at): (usize, Option<DeviceSlice<u32>>),
     ) -> Result<(), CudaError> {
+        const KERNEL: &str = "head_norm_rope";
         let weight = norm.as_ref();
         let tokens = check::head_norm_rope(&x, heads, head_dim, rotary_dim, weight, &cos, &sin, first_position)?;
         let part = norm.map_or(head_dim, DeviceSlice::len);
         let (on, weight) = (x.address(), norm.map_or(0, DeviceSlice::address));
-        let (row_width, part_width) = ((heads * head_dim) as u32, part as u32);
-        let (head_dim, rotary_dim) = (head_dim as u32, rotary_dim as u32);
-        let (cos, sin, first) = (cos.address(), sin.address(), first_position as u32);
-        let stored = position_at.map_or(0, DeviceSlice::address);
-        let grid = Grid::new((tokens as u32, row_width / part_width, 1), row_threads(part)).shared(row_bytes(part));
+        let (row_width, part_width) = (size(KERNEL, heads * head_dim)?, size(KERNEL, part)?);
+        let (head_dim, rotary_dim) = (size(KERNEL, head_dim)?, size(KERNEL, rotary_dim)?);
+        let (cos, sin) = (cos.address(), sin.address());
+        let (first, stored) = position(KERNEL, first_position, tokens, position_at)?;
+        let grid = Grid::new((size(KERNEL, tokens)?, row_width / part_width, 1), row_threads(part))
+            .shared(row_bytes(KERNEL, part)?);
         // SAFETY: as in `embed`; a null weight is a head without a norm.
         unsafe {
             let mut arguments =
                 arguments![on, row_width, part_width, head_dim, rotary_dim, weight, eps, cos, sin, first, stored];
-            self.launch(stream, Function("rope", "head_norm_rope"), grid, &mut arguments)
+            self.launch(stream, Function("rope", KERNEL), grid, &mut arguments)
         }
     }
 
@@ -115,16 +122,17 @@ impl Cuda {
         layout: KvLayout,
         cache: DeviceSlice<u8>,
     ) -> Result<(), CudaError> {
+        const KERNEL: &str = "kv_append";
         let tokens = check::kv_append(&k, &v, first_position, &layout, &cache)?;
-        let (k, v, to, first) = (k.address(), v.address(), cache.address(), first_position as u32);
-        let (kv_heads, head_dim) = (layout.kv_heads as u32, layout.head_dim as u32);
-        let value_width = layout.value_width() as u32;
-        let stored = position_at.map_or(0, DeviceSlice::address);
+        let (k, v, to) = (k.address(), v.address(), cache.address());
+        let (kv_heads, head_dim) = (size(KERNEL, layout.kv_heads)?, size(KERNEL, layout.head_dim)?);
+        let value_width = size(KERNEL, layout.value_width())?;
+        let (first, stored) = position(KERNEL, first_position, tokens, position_at)?;
         let name = match layout.format {
             KvFormat::F32 => "kv_append_f32",
             KvFormat::Bf16 => "kv_append_bf16",
         };
-        let grid = Grid::new((tokens as u32, kv_heads, 1), row_threads(layout.head_dim));
+        let grid = Grid::new((size(KERNEL, tokens)?, kv_heads, 1), row_threads(layout.head_dim));
         // SAFETY: as in `embed`.
         unsafe {
             let mut arguments = arguments![k, v, to, kv_heads, head_dim, value_width, first, stored];
@@ -137,13 +145,15 @@ impl Cuda {
     /// # Errors
     /// `Kernel`, `Call`.
     pub fn argmax(&self, stream: Stream, logits: DeviceSlice<f32>, out: DeviceSlice<u32>) -> Result<(), CudaError> {
+        const KERNEL: &str = "argmax";
         check::argmax(&logits)?;
-        crate::error::expect_len("argmax", "out", out.len(), 1)?;
-        let (from, n, to, status) = (logits.address(), logits.len() as u32, out.address(), self.status_address());
+        expect_len(KERNEL, "out", out.len(), 1)?;
+        let (from, n, to) = (logits.address(), size(KERNEL, logits.len())?, out.address());
+        let status = self.status_address();
         // SAFETY: as in `embed`; the kernel is written for 1,024 threads.
         unsafe {
             let mut arguments = arguments![from, n, to, status];
-            self.launch(stream, Function("argmax", "argmax"), Grid::new((1, 1, 1), 1024), &mut arguments)
+            self.launch(stream, Function(KERNEL, KERNEL), Grid::new((1, 1, 1), 1024), &mut arguments)
         }
     }
 
@@ -158,14 +168,15 @@ impl Cuda {
         order: DeviceSlice<u32>,
         offsets: DeviceSlice<u32>,
     ) -> Result<(), CudaError> {
+        const KERNEL: &str = "permute";
         let experts = offsets.len().saturating_sub(1);
         check::permute_shapes(&ids, experts, &order, &offsets)?;
-        let (from, slots, order, offsets) = (ids.address(), ids.len() as u32, order.address(), offsets.address());
-        let status = self.status_address();
+        let (from, order, offsets) = (ids.address(), order.address(), offsets.address());
+        let (slots, experts, status) = (size(KERNEL, ids.len())?, size(KERNEL, experts)?, self.status_address());
         // SAFETY: as in `embed`; a block an expert, 256 threads.
         unsafe {
             let mut arguments = arguments![from, slots, order, offsets, status];
-            self.launch(stream, Function("permute", "permute"), Grid::new((experts as u32, 1, 1), 256), &mut arguments)
+            self.launch(stream, Function(KERNEL, KERNEL), Grid::new((experts, 1, 1), 256), &mut arguments)
         }
     }
 }

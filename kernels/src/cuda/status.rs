@@ -33,15 +33,16 @@ impl Status {
         let host =
             unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE) }
                 .map_err(call("cuMemHostAlloc", || format!("{bytes} bytes")))?;
-        let mut device = 0u64;
-        // SAFETY: `host` was just allocated as mapped memory.
-        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, host, 0) }
-            .result()
-            .map_err(call("cuMemHostGetDevicePointer", || format!("{bytes} bytes")))?;
         let host = NonNull::new(host.cast::<[u32; 2]>()).ok_or(CudaError::NoDriver)?;
         // SAFETY: valid, aligned and not yet known to any kernel.
         unsafe { host.write([0; 2]) };
-        Ok(Self { host, device })
+        // From here on `drop` frees it.
+        let mut status = Self { host, device: 0 };
+        // SAFETY: `host` was just allocated as mapped memory.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut status.device, host.as_ptr().cast::<c_void>(), 0) }
+            .result()
+            .map_err(call("cuMemHostGetDevicePointer", || format!("{bytes} bytes")))?;
+        Ok(status)
     }
 
     pub(super) fn address(&self) -> u64 {

@@ -49,6 +49,11 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// The chain of `writer` in a folder that exists.
+    pub(super) fn of_writer(dir: &Path, writer: &WriterId) -> Self {
+        Self { dir: dir.to_path_buf(), writer: writer.clone() }
+    }
+
     /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -128,7 +133,7 @@ impl Ledger {
     }
 
     /// Opens the chain under an exclusive lock that lasts as long as the file is open.
-    fn lock(&self) -> Result<File> {
+    pub(super) fn lock(&self) -> Result<File> {
         let path = chain_path(&self.dir, &self.writer);
         let new = !path.exists();
         let file = OpenOptions::new()
@@ -146,7 +151,7 @@ impl Ledger {
     }
 
     /// Brings head and chain to agree after an append that was cut short, and returns where the chain ends.
-    fn settle(&self, file: &mut File) -> Result<(Head, Option<PathBuf>)> {
+    pub(super) fn settle(&self, file: &mut File) -> Result<(Head, Option<PathBuf>)> {
         let path = chain_path(&self.dir, &self.writer);
         let tail = self.find_tail(file)?;
         if tail.moved {
@@ -161,7 +166,7 @@ impl Ledger {
     }
 
     /// Finds the end of the chain by reading no more than what lies behind the head.
-    fn find_tail(&self, file: &mut File) -> Result<Tail> {
+    pub(super) fn find_tail(&self, file: &mut File) -> Result<Tail> {
         let path = chain_path(&self.dir, &self.writer);
         let length = file.metadata().map_err(Error::io("inspect", &path))?.len();
         let (mut head, mut moved) = match read_head(&self.dir, &self.writer)? {
@@ -234,14 +239,16 @@ impl Ledger {
     }
 }
 
-struct Tail {
-    head: Head,
+/// Where a chain ends.
+pub(super) struct Tail {
+    pub(super) head: Head,
     /// True if the head on disk is missing or behind.
     moved: bool,
     torn: Vec<u8>,
 }
 
-fn follows(record: &Record, head: &Head) -> bool {
+/// True if `record` is the one after `head`.
+pub(super) fn follows(record: &Record, head: &Head) -> bool {
     record.writer == head.writer && record.sequence == head.count + 1 && record.previous == head.hash
 }
 

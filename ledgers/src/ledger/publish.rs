@@ -78,7 +78,7 @@ impl Ledger {
 pub fn publish(from: &Path, selection: &Selection, to: &Path) -> Result<Vec<Record>> {
     let report = verify(from)?;
     if let (Verdict::Invalid, Some(first)) = (report.verdict, report.problems.first()) {
-        let (path, problems) = (from.to_path_buf(), report.problems.len());
+        let (path, problems) = (from.to_path_buf(), report.problems.len() as u64 + report.problems_omitted);
         return Err(Error::SourceInvalid { path, problems, first: first.to_string() });
     }
     let chosen = select(from, selection)?;

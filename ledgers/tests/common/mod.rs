@@ -69,7 +69,6 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
                 samples: samples.to_vec(),
                 hcs: Some(hcs.clone()),
                 modelled_link_s: Some(0.001),
-                cold_path: None,
             })
             .to_vec(),
         hcs: Some(hcs),

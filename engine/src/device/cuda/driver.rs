@@ -44,9 +44,19 @@ impl Queue {
         // SAFETY: the stream lives.
         unsafe { result::stream::begin_capture(self.0, mode) }.map_err(call("cuStreamBeginCapture", String::new))
     }
+    /// Ends a capture and forgets what was written down.
+    pub(super) fn drop_capture(&self) {
+        // SAFETY: the driver refuses a stream that is not capturing.
+        if let Ok(graph) = unsafe { result::stream::end_capture(self.0) }
+            && !graph.is_null()
+        {
+            // SAFETY: just captured.
+            let _ = unsafe { result::graph::destroy(graph) };
+        }
+    }
     /// What was written down.
     pub(super) fn end_capture(&self) -> Result<Graph, CudaError> {
-        // SAFETY: the driver refuses a stream that is not capturing.
+        // SAFETY: as in `drop_capture`.
         let graph = unsafe { result::stream::end_capture(self.0) }.map_err(call("cuStreamEndCapture", String::new))?;
         // SAFETY: just captured; an instance keeps nothing of the graph it was made from.
         let instance = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) }
@@ -237,8 +247,11 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    /// Registers `len` bytes from `start` on, which must outlive it. `start` is a page's start.
-    pub(super) fn new(start: *const u8, len: usize) -> Result<Self, CudaError> {
+    /// Registers `len` bytes from `start` on, a page's start.
+    ///
+    /// # Safety
+    /// The bytes are mapped, and stay so for as long as the answer lives.
+    pub(super) unsafe fn new(start: *const u8, len: usize) -> Result<Self, CudaError> {
         let range = start.cast_mut().cast::<c_void>();
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: the range is mapped and outlives the registration, by the caller's promise.

@@ -15,8 +15,8 @@ pub(super) struct Launcher<'a> {
     pub(super) cuda: &'a Cuda,
     pub(super) stream: Stream,
     pub(super) scratch: Span<u8>,
-    /// Where kernels see the adopted bank.
-    pub(super) bank: Option<u64>,
+    /// Where kernels see the adopted bank, and its length.
+    pub(super) bank: Option<(u64, usize)>,
 }
 
 /// The routed experts of a launch.
@@ -69,7 +69,8 @@ impl Launcher<'_> {
                 let KvSpan { layout, bytes } = cache;
                 let (cache, form) = (slice(bytes), (scale, window));
                 // Widths that the tensor-core kernel does not have are computed exactly; ARCHITECTURE.md says which.
-                if tensor && prefill_attention_supports(layout.head_dim) {
+                // So is attention whose position is read on the device.
+                if tensor && position_at.is_none() && prefill_attention_supports(layout.head_dim) {
                     cuda.prefill_attention(stream, q, heads, first_position, layout, cache, form, sinks, out)?;
                 } else {
                     let (scratch, position) = (slice(self.scratch), (first_position, position_at.map(slice)));
@@ -82,10 +83,16 @@ impl Launcher<'_> {
                 cuda.router_topk(stream, logits, bias, num_experts, top_k, &routing, ids, weights)?;
             }
             Kernel::FetchExperts { ids, resident, bank_start, expert_bytes, landing, table } => {
-                let bank = self.bank.ok_or(DeviceError::Unsupported { kernel: kernel.name() })? + bank_start as u64;
+                let (bank, length) = self.bank.ok_or(DeviceError::Unsupported { kernel: kernel.name() })?;
+                let end = resident.len().checked_mul(expert_bytes).and_then(|bytes| bytes.checked_add(bank_start));
+                if end.is_none_or(|end| end > length) {
+                    let found = end.map_or(u64::MAX, |end| end as u64);
+                    let what = "end of a layer's experts in the registered host bank";
+                    return Err(DeviceError::Length { what, expected: length as u64, found });
+                }
+                let bank = bank + bank_start as u64;
                 let (ids, resident, landing) = (slice(ids), slice(resident), slice(landing));
-                // SAFETY: the engine's bank map says where the layer's experts lie in the adopted bank, and its landing slots
-                // are of an expert's size.
+                // SAFETY: the layer's experts lie inside the adopted bank, and the engine's landing slots are of an expert's size.
                 unsafe { cuda.fetch(stream, ids, resident, (bank, expert_bytes), landing, slice(table))? };
             }
             Kernel::Permute { ids, order, offsets } => {
@@ -130,6 +137,9 @@ impl Launcher<'_> {
         bias: Option<Span<f32>>,
         out: Span<f32>,
     ) -> Result<(), DeviceError> {
+        if x.is_empty() {
+            return Ok(());
+        }
         let tokens = x.len() / weight.cols.max(1);
         let bytes = image_bytes(tokens, weight.cols).ok_or_else(|| too_large("linear"))?;
         let image = DeviceImage::new(weight.cols, self.scratch("linear", 0, bytes)?)?;

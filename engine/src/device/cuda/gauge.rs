@@ -1,7 +1,7 @@
 //! How full a card is, as NVML sees it: every process's memory, before a context exists too. Never on the token path.
 
-use assay_kernels::cuda::CudaError;
 use assay_kernels::cuda::error::call;
+use assay_kernels::cuda::{Cuda, CudaError};
 use cudarc::driver::result;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -52,12 +52,13 @@ pub(super) struct Gauge {
 impl Gauge {
     /// Of CUDA device `ordinal`. Makes no context.
     pub(super) fn new(ordinal: usize) -> Result<Self, DeviceError> {
-        if ordinal >= assay_kernels::cuda::Cuda::count() {
-            let found = assay_kernels::cuda::Cuda::count();
-            return Err(match found {
-                0 => CudaError::NoDriver.into(),
-                found => CudaError::NoDevice { ordinal, found }.into(),
-            });
+        if !Cuda::has_driver() {
+            return Err(CudaError::NoDriver.into());
+        }
+        result::init().map_err(call("cuInit", String::new))?;
+        let found = Cuda::count();
+        if ordinal >= found {
+            return Err(CudaError::NoDevice { ordinal, found }.into());
         }
         let named = || format!("device {ordinal}");
         let device = result::device::get(ordinal as i32).map_err(call("cuDeviceGet", named))?;

@@ -15,7 +15,7 @@ pub struct Health {
     pub fat_binary: bool,
     /// The devices.
     pub devices: Vec<DeviceHealth>,
-    /// Why a device that is there cannot be used.
+    /// Why a driver or a device that is there cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -56,6 +56,9 @@ pub fn health() -> Health {
             }
             Err(error) => health.error = Some(error.to_string()),
         }
+    }
+    if health.driver && health.devices.is_empty() && health.error.is_none() {
+        health.error = describe(0).err().map(|error| error.to_string());
     }
     health
 }

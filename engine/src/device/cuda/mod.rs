@@ -24,7 +24,9 @@ use assay_kernels::cuda::{Cuda, Fault};
 
 use super::fault::{Countdown, FaultPlan};
 use super::ranges::Ranges;
-use super::{Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Span, Stream};
+use super::{
+    Arithmetic, Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Span, Stream,
+};
 use crate::bank::HostBank;
 use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
 pub use health::{DeviceHealth, Health, health};
@@ -73,6 +75,7 @@ pub struct CudaDevice {
     link: LinkCounters,
     allocations: Countdown,
     copies: Countdown,
+    capturing: bool,
     cuda: Cuda,
 }
 
@@ -124,6 +127,7 @@ impl CudaDevice {
             link: LinkCounters::default(),
             allocations: Countdown::default(),
             copies: Countdown::default(),
+            capturing: false,
             cuda,
         })
     }
@@ -158,6 +162,8 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        // What follows is freed in the current context.
+        let _ = self.cuda.bind();
         self.abandon();
     }
 }
@@ -189,7 +195,8 @@ impl Device for CudaDevice {
 
     fn adopt_bank(&mut self, bank: &Arc<HostBank>) -> Result<(), DeviceError> {
         if !bank.is_empty() {
-            let registered = Registered::new(bank.as_ptr(), bank.len())?;
+            // SAFETY: the bank's memory lives as long as the bank, which is kept beside its registration and dropped after it.
+            let registered = unsafe { Registered::new(bank.as_ptr(), bank.len())? };
             self.bank = Some((registered, bank.clone()));
         }
         Ok(())
@@ -245,7 +252,7 @@ impl Device for CudaDevice {
 
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
         let stream = self.lane(Stream::Compute).queue.stream();
-        let bank = self.bank.as_ref().map(|(registered, _)| registered.mapped());
+        let bank = self.bank.as_ref().map(|(registered, bank)| (registered.mapped(), bank.len()));
         execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank }.launch(&kernel, how.arithmetic)
     }
 
@@ -265,11 +272,18 @@ impl Device for CudaDevice {
         true
     }
 
+    fn sorts_slots(&self, arithmetic: Arithmetic) -> bool {
+        arithmetic == Arithmetic::Tensor
+    }
+
     fn begin_capture(&mut self) -> Result<(), DeviceError> {
-        Ok(self.lane(Stream::Compute).queue.begin_capture()?)
+        self.lane(Stream::Compute).queue.begin_capture()?;
+        self.capturing = true;
+        Ok(())
     }
 
     fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
+        self.capturing = false;
         let graph = self.lane(Stream::Compute).queue.end_capture()?;
         self.graphs.push(graph);
         Ok(GraphId(self.graphs.len() - 1))
@@ -291,6 +305,10 @@ impl Device for CudaDevice {
 
     /// What is queued cannot be dropped: it is waited for, and its faults are forgotten.
     fn abandon(&mut self) {
+        if std::mem::take(&mut self.capturing) {
+            // A stream that still captures would run nothing that comes after.
+            self.lane(Stream::Compute).queue.drop_capture();
+        }
         for lane in &self.lanes {
             // The error that led here is the one that is reported.
             let _ = lane.queue.synchronize();

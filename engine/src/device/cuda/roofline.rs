@@ -88,6 +88,13 @@ struct Bench {
     cuda: Cuda,
 }
 
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // After an error work may still use what is freed now.
+        let _ = self.queue.synchronize();
+    }
+}
+
 impl Bench {
     fn new(ordinal: usize) -> Result<Self, CudaError> {
         let cuda = Cuda::open(ordinal)?;
@@ -249,8 +256,8 @@ impl Bench {
             .map_err(named)
         };
         // SAFETY: both live; a driver stream is a runtime stream.
-        unsafe { cublas::result::set_stream(handle, self.queue.raw().cast()) }.map_err(named)?;
-        let seconds = self.seconds(4, multiply);
+        let placed = unsafe { cublas::result::set_stream(handle, self.queue.raw().cast()) }.map_err(named);
+        let seconds = placed.and_then(|()| self.seconds(4, multiply));
         // SAFETY: created above; its work was waited for.
         let _ = unsafe { cublas::result::destroy_handle(handle) };
         Ok(Some(2.0 * (PRODUCT_SIDE as f64).powi(3) / seconds? / 1e12))

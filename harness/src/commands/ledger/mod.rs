@@ -1,6 +1,7 @@
 //! `assay ledger`: the evidence of earlier runs.
 
 mod export;
+mod import;
 mod list;
 mod publish;
 mod show;
@@ -38,6 +39,8 @@ enum Action {
     Show(show::Show),
     /// Copy chosen records of this machine into the tracked ledger
     Publish(publish::Publish),
+    /// Take in the records of another machine's ledger
+    Import(import::Import),
     /// Every figure of every record, a row each
     Export(export::Export),
 }
@@ -72,6 +75,7 @@ impl Ledger {
             Action::List(command) => command.run(format),
             Action::Show(command) => command.run(format),
             Action::Publish(command) => command.run(format),
+            Action::Import(command) => command.run(format),
             Action::Export(command) => command.run(format),
         }
     }
