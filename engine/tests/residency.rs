@@ -62,35 +62,10 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// Feeds the prompt in the given pieces (a piece of one token goes through decode), then decodes greedily.
+/// The prompt in the given pieces, then greedy tokens.
 fn answer(engine: &mut Engine<HostDevice>, pieces: &[usize]) -> Result<Answer, EngineError> {
-    let prompt = prompt();
-    let (mut logits, mut token, mut start) = (Vec::new(), 0, 0usize);
-    engine.reset();
-    for &piece in pieces.iter().chain([&usize::MAX]) {
-        let end = prompt.len().min(start.saturating_add(piece));
-        match end - start {
-            0 => continue,
-            1 => {
-                token = engine.decode(prompt[start])?;
-                logits.push(bits(&engine.last_logits()?));
-            }
-            _ => {
-                token = engine.prefill_logits(&prompt[start..end], 0, &mut |_, row| {
-                    logits.push(bits(row));
-                    Ok(())
-                })?;
-            }
-        }
-        start = end;
-    }
-    let mut tokens = vec![token];
-    while tokens.len() < ANSWER {
-        token = engine.decode(token)?;
-        logits.push(bits(&engine.last_logits()?));
-        tokens.push(token);
-    }
-    Ok(Answer { tokens, logits })
+    let common::Answer { tokens, logits } = common::answer(engine, &prompt(), pieces, ANSWER)?;
+    Ok(Answer { tokens, logits: logits.iter().map(|row| bits(row)).collect() })
 }
 
 /// The answer of an engine that holds every expert and takes the prompt at once, for each KV format.

@@ -1,18 +1,17 @@
 //! Running synthetic models: a config without a file, and random prompts.
 
-use crate::config::{
-    Benchmark, ByteSize, Config, Context, Device, KvFormat, Link, LoadedConfig, Memory, Policy, Precision,
-    PrefillArithmetic, Quantization, Residency, Sampling, SamplingKind, WeightFormat,
-};
+use crate::config::{Config, Device, LoadedConfig, Precision, Quantization, Residency, WeightFormat};
 use crate::interrupt;
 use crate::progress::Progress;
 use crate::repository::Repository;
 use crate::runtime::Opened;
 use anyhow::Context as _;
 use assay_engine::Engine;
+use assay_engine::checkpoint::MAX_CONFIG_BYTES;
 use assay_engine::device::cuda::CONTEXT_BYTES;
 use assay_engine::device::{Device as EngineDevice, DeviceKind};
 use assay_engine::expert_cache::Encoding;
+use assay_engine::file;
 use assay_engine::memory::MemoryPlan;
 use assay_engine::synth::SyntheticRecord;
 use assay_engine::synth::routing::{Counted, random_ids};
@@ -32,8 +31,8 @@ pub fn open(
     repository: &Repository,
 ) -> anyhow::Result<(Opened, SyntheticRecord)> {
     let model = std::path::absolute(dir)?;
-    let config_bytes =
-        std::fs::read(model.join("config.json")).with_context(|| format!("opening {}", dir.display()))?;
+    let config_bytes = file::read(&model.join("config.json"), MAX_CONFIG_BYTES)
+        .with_context(|| format!("opening {}", dir.display()))?;
     let record = SyntheticRecord::read(&config_bytes, &model.join("config.json"))?
         .with_context(|| format!("{} is no synthetic model: its config.json has no recipe", dir.display()))?;
     let config = config(model, device, record.experts, context_tokens);
@@ -54,30 +53,14 @@ fn config(model: std::path::PathBuf, device: Device, experts: Encoding, context_
         Encoding::Bf16 => (WeightFormat::Bf16, None),
         Encoding::Int4(_) => (WeightFormat::Int4, Some(Quantization::Amax)),
     };
+    let exact = Config::exact(model, context_tokens, chunk);
     Config {
-        model,
         device,
         mechanics_only: true,
-        precision: Precision {
-            experts,
-            expert_quantization,
-            attention: WeightFormat::Bf16,
-            dense: WeightFormat::Bf16,
-            head: WeightFormat::Bf16,
-            kv: KvFormat::F32,
-            prefill: PrefillArithmetic::Exact,
-        },
-        memory: Memory { vram: ByteSize(0), margin: ByteSize(0) },
-        context: Context { tokens: context_tokens, max_chunk: chunk, min_chunk: chunk },
-        residency: Residency {
-            policy: Policy::Lru,
-            heatmap: None,
-            max_promotions_per_token: 0,
-            max_resident_share: 0.0,
-        },
-        benchmark: Benchmark { max_prompt_tokens: context_tokens },
-        link: (device == Device::Host).then_some(Link { bandwidth_gb_s: 1.0, latency_us: 0.0 }),
-        sampling: Sampling { kind: SamplingKind::Greedy },
+        precision: Precision { experts, expert_quantization, ..exact.precision },
+        residency: Residency { max_resident_share: 0.0, ..exact.residency },
+        link: exact.link.filter(|_| device == Device::Host),
+        ..exact
     }
 }
 

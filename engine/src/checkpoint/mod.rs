@@ -24,5 +24,5 @@ pub mod tokenizer;
 pub use error::CheckpointError;
 pub use hash::FileHash;
 pub(crate) use hash::hex;
-pub use open::{Checkpoint, Shard};
+pub use open::{Checkpoint, MAX_CONFIG_BYTES, Shard};
 pub use tensor::{TensorView, WeightDtype};

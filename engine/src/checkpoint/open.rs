@@ -22,7 +22,7 @@ pub(super) const TOKENIZER_FILE: &str = "tokenizer.json";
 /// The most shards that an index may name. The largest public checkpoints have some 200.
 const MAX_SHARDS: usize = 4096;
 /// The longest `config.json` that is read, in bytes.
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
+pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 /// An open checkpoint: its config in memory, its weights mapped.
 ///

@@ -4,6 +4,7 @@ use super::Engine;
 use super::calibrate::ColdPath;
 use super::layer::{Addresses, LayerPass};
 use super::low_water::Phase;
+use crate::device::kernel::EXPERT_ABSENT;
 use crate::device::{Arithmetic, Device};
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, MoeSpec};
@@ -78,7 +79,7 @@ impl<D: Device> Engine<D> {
         let slots = self.plan.landing_slots;
         let misses =
             self.residency.route(moe_layer, &routes).ok_or(EngineError::Landing { layer: moe_layer, slots })?;
-        let mut table = self.resident_table(moe_layer, &bank);
+        let mut table = self.residency.layer_addresses(moe_layer, EXPERT_ABSENT);
         for miss in &misses {
             table[miss.expert.index() % bank.num_experts] = miss.to.address();
         }

@@ -27,11 +27,11 @@ pub use prefill::EachLogits;
 
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;
-use crate::device::kernel::{EXPERT_ABSENT, KvSpan, MatrixSpan};
+use crate::device::kernel::{KvSpan, MatrixSpan};
 use crate::device::{Arithmetic, Buffer, Device, Kernel, Launch, LinkCounters, Span, Stream};
 use crate::error::EngineError;
 use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
-use crate::memory::{BankMap, MemoryPlan, Workspace};
+use crate::memory::{MemoryPlan, Workspace};
 use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::options::EngineOptions;
 use crate::residency::{Heatmap, LayerHits, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
@@ -385,11 +385,6 @@ impl<D: Device> Engine<D> {
                 counts[moe_layer][expert as usize] += 1;
             }
         }
-    }
-
-    /// A table of one layer's resident experts.
-    fn resident_table(&self, moe_layer: usize, bank: &BankMap) -> Vec<u64> {
-        (0..bank.num_experts).map(|expert| self.residency.address(moe_layer, expert).unwrap_or(EXPERT_ABSENT)).collect()
     }
 }
 

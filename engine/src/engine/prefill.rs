@@ -159,8 +159,8 @@ impl<D: Device> Engine<D> {
             if let Some(group) = groups.last_mut() {
                 group.layers.end = index + 1;
                 if is_moe {
-                    if let Some(bank) = &self.plan.bank {
-                        group.tables.push(self.resident_table(moe_layers, bank));
+                    if self.plan.bank.is_some() {
+                        group.tables.push(self.residency.layer_addresses(moe_layers, EXPERT_ABSENT));
                     }
                     in_group += 1;
                     moe_layers += 1;

@@ -1,8 +1,6 @@
 //! Memory that a device's kernels use while they run: partial results, operands in another form.
 
-use assay_kernels::cuda::{
-    attention_workspace_bytes, grouped_workspace_bytes, image_bytes, prefill_attention_supports,
-};
+use assay_kernels::cuda::{attention_workspace_bytes, grouped_workspace_bytes, image_bytes};
 
 use super::Sizes;
 use crate::device::{Arithmetic, DeviceKind};
@@ -42,9 +40,4 @@ fn tensor(sizes: &Sizes, context_tokens: usize, tokens: usize) -> Option<usize> 
     };
     let attention = if sizes.tensor_attention { 0 } else { exact_attention(sizes, context_tokens, tokens)? };
     Some(linear.max(experts).max(attention))
-}
-
-/// Whether tensor cores have a kernel for heads of this width.
-pub(super) fn has_tensor_attention(head_dim: usize) -> bool {
-    prefill_attention_supports(head_dim)
 }

@@ -1,6 +1,7 @@
 //! The largest dimension of each kind over a model's layers, which is what shared buffers are sized for.
 
-use super::scratch::has_tensor_attention;
+use assay_kernels::cuda::prefill_attention_supports;
+
 use crate::model::spec::{FfnSpec, ModelSpec};
 
 /// Largest dimensions over all layers; 0 for a kind that no layer has.
@@ -60,7 +61,7 @@ impl Sizes {
             sizes.q_width = sizes.q_width.max(attention.num_attention_heads * attention.head_dim);
             sizes.q_heads = sizes.q_heads.max(attention.num_attention_heads);
             sizes.head_dim = sizes.head_dim.max(attention.head_dim);
-            sizes.tensor_attention &= has_tensor_attention(attention.head_dim);
+            sizes.tensor_attention &= prefill_attention_supports(attention.head_dim);
             sizes.kv_width = sizes.kv_width.max(attention.num_key_value_heads * attention.head_dim);
             match &layer.ffn {
                 FfnSpec::Dense(mlp) => sizes.intermediate_size = sizes.intermediate_size.max(mlp.intermediate_size),

@@ -1,6 +1,7 @@
 //! Slots, the flat table, landing and promotion.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::policy::{Policy, PolicyKind, Usage};
 use super::{ExpertId, Heatmap};
@@ -147,11 +148,6 @@ impl Residency {
         self.counters = ResidencyCounters::default();
         self.layer_hits.fill(LayerHits::default());
     }
-    /// Address of a resident expert.
-    pub fn address(&self, moe_layer: usize, expert: usize) -> Option<u64> {
-        let slot = self.table[moe_layer * self.num_experts + expert]?;
-        Some(self.slots[slot as usize].bytes.address())
-    }
 
     /// Adds a slot that outlives prefill.
     pub fn add_hard(&mut self, bytes: Span<u8>) {
@@ -243,25 +239,35 @@ impl Residency {
         self.promotions_left = self.promotions_per_token;
     }
 
+    /// Counts one use of an expert; its id where it is cold, a hit where it is not.
+    fn look_up(&mut self, moe_layer: usize, expert: u32) -> Option<ExpertId> {
+        let id = ExpertId::new(moe_layer, self.num_experts, expert as usize);
+        self.usage.uses[id.index()] += 1;
+        self.usage.last_used[id.index()] = self.step;
+        if self.table[id.index()].is_none() {
+            return Some(id);
+        }
+        self.counters.hits += 1;
+        self.layer_hits[moe_layer].hits += 1;
+        None
+    }
+
+    fn count_miss(&mut self, moe_layer: usize, bytes: u64) {
+        self.counters.misses += 1;
+        self.layer_hits[moe_layer].misses += 1;
+        self.counters.cold_bytes += bytes;
+    }
+
     /// Looks the routed experts of one layer up. What is cold is given a landing slot and must be copied there first.
     /// `None` where there are more cold experts than landing slots, which sizing rules out.
     pub fn route(&mut self, moe_layer: usize, experts: &[u32]) -> Option<Vec<Miss>> {
         self.drop_in_flight();
         let mut misses = Vec::new();
         for &expert in experts {
-            let id = ExpertId::new(moe_layer, self.num_experts, expert as usize);
-            self.usage.uses[id.index()] += 1;
-            self.usage.last_used[id.index()] = self.step;
-            if self.table[id.index()].is_some() {
-                self.counters.hits += 1;
-                self.layer_hits[moe_layer].hits += 1;
-                continue;
-            }
+            let Some(id) = self.look_up(moe_layer, expert) else { continue };
             let slot = self.landing.pop_front()?;
             let to = self.slots[slot as usize].bytes;
-            self.counters.misses += 1;
-            self.layer_hits[moe_layer].misses += 1;
-            self.counters.cold_bytes += to.size();
+            self.count_miss(moe_layer, to.size());
             self.in_flight.push((id, slot));
             misses.push(Miss { expert: id, to });
         }
@@ -291,17 +297,8 @@ impl Residency {
     pub fn route_behind(&mut self, moe_layer: usize, experts: &[u32], waiting: &[Miss]) -> Vec<Miss> {
         let mut copies = Vec::new();
         for &expert in experts {
-            let id = ExpertId::new(moe_layer, self.num_experts, expert as usize);
-            self.usage.uses[id.index()] += 1;
-            self.usage.last_used[id.index()] = self.step;
-            if self.table[id.index()].is_some() {
-                self.counters.hits += 1;
-                self.layer_hits[moe_layer].hits += 1;
-                continue;
-            }
-            self.counters.misses += 1;
-            self.layer_hits[moe_layer].misses += 1;
-            self.counters.cold_bytes += self.landing_bytes();
+            let Some(id) = self.look_up(moe_layer, expert) else { continue };
+            self.count_miss(moe_layer, self.landing_bytes());
             let on_its_way = waiting.iter().any(|copy| copy.expert == id);
             if self.promotions_left > 0
                 && !on_its_way
@@ -318,8 +315,7 @@ impl Residency {
     /// Promoted experts whose copies are done are resident from here on.
     pub fn arrive(&mut self, copies: &[Miss]) {
         for copy in copies {
-            let place = self.slots.iter().position(|slot| slot.bytes.address() == copy.to.address());
-            if let Some(slot) = place.and_then(|slot| u32::try_from(slot).ok()) {
+            if let Some(slot) = self.slot_at(copy.to) {
                 self.settle_in(copy.expert, slot);
             }
         }
@@ -328,11 +324,16 @@ impl Residency {
     /// Promotions that will not happen: their slots land cold experts from here on.
     pub fn give_up(&mut self, copies: &[Miss]) {
         for copy in copies {
-            let place = self.slots.iter().position(|slot| slot.bytes.address() == copy.to.address());
-            if let Some(slot) = place.and_then(|slot| u32::try_from(slot).ok()) {
+            if let Some(slot) = self.slot_at(copy.to) {
                 self.landing.push_back(slot);
             }
         }
+    }
+
+    /// The slot whose memory this is.
+    fn slot_at(&self, bytes: Span<u8>) -> Option<u32> {
+        let place = self.slots.iter().position(|slot| slot.bytes.address() == bytes.address());
+        place.and_then(|slot| u32::try_from(slot).ok())
     }
 
     /// Addresses of the first `count` landing slots.
@@ -342,8 +343,18 @@ impl Residency {
 
     /// Addresses of all experts, layer by layer; `absent` for those that are not on the device.
     pub fn addresses(&self, absent: u64) -> Vec<u64> {
+        self.addresses_in(0..self.table.len(), absent)
+    }
+
+    /// [`Residency::addresses`] of one layer.
+    pub fn layer_addresses(&self, moe_layer: usize, absent: u64) -> Vec<u64> {
+        let first = moe_layer * self.num_experts;
+        self.addresses_in(first..first + self.num_experts, absent)
+    }
+
+    fn addresses_in(&self, experts: Range<usize>, absent: u64) -> Vec<u64> {
         let address = |slot: u32| self.slots[slot as usize].bytes.address();
-        self.table.iter().map(|slot| slot.map_or(absent, address)).collect()
+        self.table[experts].iter().map(|slot| slot.map_or(absent, address)).collect()
     }
 
     /// Changes whenever an expert comes or goes.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use assay_engine::bank::HostBank;
+use assay_engine::device::Device;
 use assay_engine::device::host::{HostDevice, HostOptions};
 use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build};
 use assay_engine::memory::MemoryPlan;
@@ -72,4 +73,45 @@ impl Model {
         let budget = self.plan(&options).resident_budget(options.max_chunk);
         self.load(budget, HostOptions::default(), None, options).unwrap()
     }
+}
+
+/// Tokens, and the complete logits of every prompt position and every step.
+pub struct Answer {
+    pub tokens: Vec<u32>,
+    pub logits: Vec<Vec<f32>>,
+}
+
+/// The prompt in the given pieces (a piece of one token goes through decode), then `answer` tokens greedily.
+pub fn answer<D: Device>(
+    engine: &mut Engine<D>,
+    prompt: &[u32],
+    pieces: &[usize],
+    answer: usize,
+) -> Result<Answer, EngineError> {
+    let (mut logits, mut token, mut start) = (Vec::new(), 0, 0usize);
+    engine.reset();
+    for &piece in pieces.iter().chain([&usize::MAX]) {
+        let end = prompt.len().min(start.saturating_add(piece));
+        match end - start {
+            0 => continue,
+            1 => {
+                token = engine.decode(prompt[start])?;
+                logits.push(engine.last_logits()?);
+            }
+            _ => {
+                token = engine.prefill_logits(&prompt[start..end], 0, &mut |_, row| {
+                    logits.push(row.to_vec());
+                    Ok(())
+                })?;
+            }
+        }
+        start = end;
+    }
+    let mut tokens = vec![token];
+    while tokens.len() < answer {
+        token = engine.decode(token)?;
+        logits.push(engine.last_logits()?);
+        tokens.push(token);
+    }
+    Ok(Answer { tokens, logits })
 }

@@ -1,10 +1,7 @@
 //! `assay checkpoint-check`
 
 use crate::checkpoint_check::{PromptRow, REFERENCE_FILE, read_reference};
-use crate::config::{
-    Benchmark, ByteSize, Config, Context, Device, KvFormat, Link, LoadedConfig, Memory, Policy, Precision,
-    PrefillArithmetic, Residency, Sampling, SamplingKind, WeightFormat,
-};
+use crate::config::{Config, LoadedConfig};
 use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
@@ -43,7 +40,9 @@ impl CheckpointCheck {
         let reference = read_reference(&self.dir)?;
         let reference_sha256 = Sha256::of_file(&self.dir.join(REFERENCE_FILE))?;
         let dir = std::path::absolute(&self.dir)?;
-        let loaded = LoadedConfig::of(REFERENCE_FILE, exact(dir, reference.context_tokens()), &repository);
+        let context = reference.context_tokens();
+        let config = Config::exact(dir, context, CHUNK.min(context));
+        let loaded = LoadedConfig::of(REFERENCE_FILE, config, &repository);
         let mut opened = Opened::new(loaded)?;
         let plan = MemoryPlan::new(&opened.folder.spec, &opened.options)?;
         opened.set_vram(plan.resident_budget(opened.options.max_chunk));
@@ -77,36 +76,6 @@ impl CheckpointCheck {
         let last = format!("{verdict}  record {}", evidence.short());
         Answer::new(&json)?.table(table(&name, &rows)).line(last).print(format)?;
         Ok(verdict.into())
-    }
-}
-
-/// BF16 weights, F32 KV, every expert resident; the budget is set once the model is known.
-fn exact(model: PathBuf, context_tokens: usize) -> Config {
-    let chunk = CHUNK.min(context_tokens);
-    Config {
-        model,
-        device: Device::Host,
-        mechanics_only: false,
-        precision: Precision {
-            experts: WeightFormat::Bf16,
-            expert_quantization: None,
-            attention: WeightFormat::Bf16,
-            dense: WeightFormat::Bf16,
-            head: WeightFormat::Bf16,
-            kv: KvFormat::F32,
-            prefill: PrefillArithmetic::Exact,
-        },
-        memory: Memory { vram: ByteSize(0), margin: ByteSize(0) },
-        context: Context { tokens: context_tokens, max_chunk: chunk, min_chunk: chunk },
-        residency: Residency {
-            policy: Policy::Lru,
-            heatmap: None,
-            max_promotions_per_token: 0,
-            max_resident_share: 1.0,
-        },
-        benchmark: Benchmark { max_prompt_tokens: context_tokens },
-        link: Some(Link { bandwidth_gb_s: 1.0, latency_us: 0.0 }),
-        sampling: Sampling { kind: SamplingKind::Greedy },
     }
 }
 

@@ -83,7 +83,11 @@ fn gpu(health: &Health) -> Vec<Finding> {
     ];
     for device in &health.devices {
         let free = device.free_bytes.map_or("unknown".to_owned(), |bytes| crate::config::ByteSize(bytes).to_string());
-        findings.push(Finding { what: "GPU", found: format!("{}, {free} free", device.name), advice: None });
+        findings.push(Finding {
+            what: "GPU",
+            found: format!("{}, {free} free", device.description.name),
+            advice: None,
+        });
     }
     if let Some(error) = &health.error {
         findings.push(Finding { what: "GPU", found: "cannot be used".to_owned(), advice: Some(error.clone()) });

@@ -44,6 +44,38 @@ pub struct Config {
     pub sampling: Sampling,
 }
 
+impl Config {
+    /// What a checkpoint's own figures are checked with: the host device, BF16 weights, F32 KV, chunks of `chunk`, any expert
+    /// resident. The budget is 0 until the model is known.
+    pub(crate) fn exact(model: PathBuf, context_tokens: usize, chunk: usize) -> Self {
+        Config {
+            model,
+            device: Device::Host,
+            mechanics_only: false,
+            precision: Precision {
+                experts: WeightFormat::Bf16,
+                expert_quantization: None,
+                attention: WeightFormat::Bf16,
+                dense: WeightFormat::Bf16,
+                head: WeightFormat::Bf16,
+                kv: KvFormat::F32,
+                prefill: PrefillArithmetic::Exact,
+            },
+            memory: Memory { vram: ByteSize(0), margin: ByteSize(0) },
+            context: Context { tokens: context_tokens, max_chunk: chunk, min_chunk: chunk },
+            residency: Residency {
+                policy: Policy::Lru,
+                heatmap: None,
+                max_promotions_per_token: 0,
+                max_resident_share: 1.0,
+            },
+            benchmark: Benchmark { max_prompt_tokens: context_tokens },
+            link: Some(Link { bandwidth_gb_s: 1.0, latency_us: 0.0 }),
+            sampling: Sampling { kind: SamplingKind::Greedy },
+        }
+    }
+}
+
 /// Where it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]

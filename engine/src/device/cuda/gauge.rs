@@ -18,7 +18,7 @@ pub(super) struct CardMemory {
 }
 
 /// What a record says of a card.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Description {
     /// The driver's name for it.
     pub name: String,
@@ -33,14 +33,7 @@ pub struct Description {
 /// # Errors
 /// `Cuda` where there is no driver or device, `Nvml`.
 pub fn describe(ordinal: usize) -> Result<Description, DeviceError> {
-    let gauge = Gauge::new(ordinal)?;
-    let device = gauge.nvml.device_by_uuid(gauge.uuid.as_str()).map_err(refused("nvmlDeviceGetHandleByUUID"))?;
-    let version = gauge.nvml.sys_cuda_driver_version().map_err(refused("nvmlSystemGetCudaDriverVersion"))?;
-    Ok(Description {
-        name: device.name().map_err(refused("nvmlDeviceGetName"))?,
-        driver: gauge.nvml.sys_driver_version().map_err(refused("nvmlSystemGetDriverVersion"))?,
-        cuda: format!("{}.{}", version / 1000, version % 1000 / 10),
-    })
+    Gauge::new(ordinal)?.describe()
 }
 
 /// A card, by its UUID: the order of NVML's indices need not be CUDA's.
@@ -67,10 +60,23 @@ impl Gauge {
         Ok(Self { nvml, uuid: uuid_text(&uuid.bytes.map(|byte| byte as u8)) })
     }
 
+    fn device(&self) -> Result<nvml_wrapper::Device<'_>, DeviceError> {
+        self.nvml.device_by_uuid(self.uuid.as_str()).map_err(refused("nvmlDeviceGetHandleByUUID"))
+    }
+
+    /// What a record says of it.
+    pub(super) fn describe(&self) -> Result<Description, DeviceError> {
+        let version = self.nvml.sys_cuda_driver_version().map_err(refused("nvmlSystemGetCudaDriverVersion"))?;
+        Ok(Description {
+            name: self.device()?.name().map_err(refused("nvmlDeviceGetName"))?,
+            driver: self.nvml.sys_driver_version().map_err(refused("nvmlSystemGetDriverVersion"))?,
+            cuda: format!("{}.{}", version / 1000, version % 1000 / 10),
+        })
+    }
+
     /// Memory now.
     pub(super) fn read(&self) -> Result<CardMemory, DeviceError> {
-        let device = self.nvml.device_by_uuid(self.uuid.as_str()).map_err(refused("nvmlDeviceGetHandleByUUID"))?;
-        let memory = device.memory_info().map_err(refused("nvmlDeviceGetMemoryInfo"))?;
+        let memory = self.device()?.memory_info().map_err(refused("nvmlDeviceGetMemoryInfo"))?;
         Ok(CardMemory { free_bytes: memory.free, total_bytes: memory.total })
     }
 }

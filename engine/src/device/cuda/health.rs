@@ -2,7 +2,8 @@
 
 use assay_kernels::cuda::Cuda;
 
-use super::gauge::{Gauge, describe};
+use super::super::DeviceError;
+use super::gauge::{Description, Gauge, describe};
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -23,12 +24,9 @@ pub struct Health {
 /// One device.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct DeviceHealth {
-    /// Its name.
-    pub name: String,
-    /// Driver version.
-    pub driver: String,
-    /// CUDA version of the driver.
-    pub cuda: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub description: Description,
     /// Free memory now; `None` where NVML does not say.
     pub free_bytes: Option<u64>,
 }
@@ -43,17 +41,8 @@ pub fn health() -> Health {
         error: None,
     };
     for ordinal in 0..Cuda::count() {
-        match describe(ordinal) {
-            Ok(found) => {
-                let free_bytes =
-                    Gauge::new(ordinal).and_then(|gauge| gauge.read()).map(|memory| memory.free_bytes).ok();
-                health.devices.push(DeviceHealth {
-                    name: found.name,
-                    driver: found.driver,
-                    cuda: found.cuda,
-                    free_bytes,
-                });
-            }
+        match device_health(ordinal) {
+            Ok(found) => health.devices.push(found),
             Err(error) => health.error = Some(error.to_string()),
         }
     }
@@ -61,4 +50,10 @@ pub fn health() -> Health {
         health.error = describe(0).err().map(|error| error.to_string());
     }
     health
+}
+
+fn device_health(ordinal: usize) -> Result<DeviceHealth, DeviceError> {
+    let gauge = Gauge::new(ordinal)?;
+    let free_bytes = gauge.read().map(|memory| memory.free_bytes).ok();
+    Ok(DeviceHealth { description: gauge.describe()?, free_bytes })
 }

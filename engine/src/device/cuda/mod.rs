@@ -71,7 +71,6 @@ pub struct CudaDevice {
     lanes: [Lane; 2],
     _memory: Memory,
     ranges: Ranges,
-    overhead_bytes: u64,
     link: LinkCounters,
     allocations: Countdown,
     copies: Countdown,
@@ -123,18 +122,12 @@ impl CudaDevice {
             lanes,
             ranges: Ranges::new(memory.address(), arena),
             _memory: memory,
-            overhead_bytes,
             link: LinkCounters::default(),
             allocations: Countdown::default(),
             copies: Countdown::default(),
             capturing: false,
             cuda,
         })
-    }
-
-    /// What the context, the streams and the kernels' code take of the budget.
-    pub fn overhead_bytes(&self) -> u64 {
-        self.overhead_bytes
     }
 
     /// Sets which of the coming calls fail. Events are not injected here.

@@ -315,8 +315,8 @@ fn names_are_plain_and_parse() {
     for (name, start) in
         [("Qwen/Qwen3 30B", "Qwen-Qwen3-30B-int4"), ("../..", "model-int4"), ("", "model-int4"), (".x", "x-int4")]
     {
-        let path = default_path(Path::new("/root"), name, &identity);
-        assert_eq!(path.parent(), Some(Path::new("/root/cache")), "{name}");
+        let path = default_path(Path::new("/repository"), name, &identity);
+        assert_eq!(path.parent(), Some(Path::new("/repository/cache")), "{name}");
         assert!(path.file_name().unwrap().to_str().unwrap().starts_with(start), "{name}: {path:?}");
     }
     for encoding in Encoding::ALL {

@@ -125,7 +125,8 @@ fn find(name_or_path: &str, repository: &Repository) -> anyhow::Result<Shape> {
         }
         path
     };
-    let bytes = std::fs::read(&path).with_context(|| format!("reading the shape {}", path.display()))?;
+    let bytes = assay_engine::file::read(&path, assay_engine::checkpoint::MAX_CONFIG_BYTES)
+        .with_context(|| format!("reading the shape {}", path.display()))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     Ok(Shape::parse(&name, &bytes, &path)?)
 }
