@@ -84,7 +84,11 @@ fn copy_log(from: &Path, log: &LogRef, to: &Path) -> Result<()> {
         return Ok(());
     }
     let stored = super::logs::store_log(to, &log.name, open_log(from, log)?)?;
-    if stored == *log { Ok(()) } else { Err(changed(&log_path(from, &log.sha256), "the log changed while it was imported")) }
+    if stored == *log {
+        Ok(())
+    } else {
+        Err(changed(&log_path(from, &log.sha256), "the log changed while it was imported"))
+    }
 }
 
 fn import_chain(from: &Path, writer: WriterId, to: &Path) -> Result<ImportedChain> {

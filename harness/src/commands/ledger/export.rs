@@ -3,8 +3,8 @@
 use super::LedgerArgs;
 use super::figures::figures;
 use crate::exit::Exit;
-use crate::output::{Answer, Format, Table};
 use crate::ledger_place::LedgerPlace;
+use crate::output::{Answer, Format, Table};
 use assay_ledgers::Record;
 use clap::Args;
 use std::io::{BufWriter, Write};

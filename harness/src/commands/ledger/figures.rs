@@ -120,9 +120,11 @@ fn fidelity(body: &FidelityBody) -> Vec<Figure> {
     };
     let flips = body.top1_flips;
     let mut rows: Vec<Figure> = spread("KL", &body.kl).into();
-    rows.extend([("all", flips.all), ("to wrong", flips.to_wrong), ("to right", flips.to_right)].map(|(name, count)| {
-        Figure::new(format!("top-1 flips {name}"), "positions", count as f64).of(body.positions)
-    }));
+    rows.extend(
+        [("all", flips.all), ("to wrong", flips.to_wrong), ("to right", flips.to_right)].map(|(name, count)| {
+            Figure::new(format!("top-1 flips {name}"), "positions", count as f64).of(body.positions)
+        }),
+    );
     rows.push(Figure::new("top-10 containment", "share", body.top10_containment).of(body.positions));
     rows.push(Figure::new("top-10 overlap", "share", body.top10_overlap).of(body.positions));
     rows.extend(spread("first-token JS", &body.first_token_js));

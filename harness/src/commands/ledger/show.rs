@@ -46,6 +46,10 @@ fn answer(record: &Record) -> anyhow::Result<Answer> {
     for verdict in &record.verdicts {
         verdicts.row([verdict.row.as_str(), verdict.verdict.as_str(), &verdict.reason]);
     }
+    let mut logs = Table::new("raw logs", &["name", "#bytes", "SHA-256"]);
+    for log in &record.logs {
+        logs.row([log.name.clone(), log.bytes.to_string(), log.sha256.short()]);
+    }
     let identity =
         record.identity.as_ref().map_or(Ok("none".to_owned()), |it| it.hash().map(|hash| hash.to_string()))?;
     Ok(Answer::new(record)?
