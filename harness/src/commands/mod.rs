@@ -3,6 +3,8 @@
 mod benchmark;
 mod cache;
 mod checkpoint_check;
+mod claims;
+mod compare;
 mod completions;
 mod doctor;
 mod export;
@@ -27,6 +29,8 @@ pub enum Command {
     Benchmark(benchmark::Benchmark),
     /// Time one fixed configuration, for regressions
     SpeedTest(benchmark::SpeedTest),
+    /// Run two configs or builds in turns and compare their speed
+    Compare(compare::Compare),
     /// How well a config predicts held-out text
     Perplexity(perplexity::Perplexity),
     /// Compare a checkpoint with the reference.json in its folder
@@ -47,6 +51,8 @@ pub enum Command {
     Synth(synth::Synth),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
+    /// The white paper's claims, and where we stand on each
+    Claims(claims::Claims),
     /// Make the published figures out of the tracked ledger
     Report(report::Report),
     /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
@@ -66,6 +72,8 @@ impl Command {
         match self {
             Command::Benchmark(command) => command.run(format),
             Command::SpeedTest(command) => command.run(format),
+            Command::Claims(command) => command.run(format),
+            Command::Compare(command) => command.run(format),
             Command::Perplexity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
             Command::Heatmap(command) => command.run(format),
