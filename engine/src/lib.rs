@@ -11,6 +11,7 @@
 //! - [`weights`], [`bank`]: what is on the device for good, what waits in host memory
 //! - [`expert_cache`]: packed experts on disk
 //! - [`checkpoint`], [`model`]: files, and what a model is as data
+//! - [`trace`]: what every launch of a request read and wrote
 //! - [`gguf`]: a checkpoint written for llama.cpp
 //! - [`synth`]: made-up weights in the shape of a real model
 
@@ -29,6 +30,7 @@ pub mod model_folder;
 pub mod options;
 pub mod residency;
 pub mod synth;
+pub mod trace;
 pub mod weights;
 
 pub use engine::Engine;
