@@ -6,6 +6,7 @@
 //! - [`engine`]: prefill, decode, calibration; generic over a device
 //! - [`options`], [`error`]: what a caller decides, what can go wrong
 //! - [`device`]: the trait, and the device without a GPU
+//! - [`session`]: state of earlier requests, for those that begin alike
 //! - [`memory`]: how many bytes everything needs
 //! - [`residency`]: HCS, which experts are on the device
 //! - [`weights`], [`bank`]: what is on the device for good, what waits in host memory
@@ -29,6 +30,7 @@ pub mod model;
 pub mod model_folder;
 pub mod options;
 pub mod residency;
+pub mod session;
 pub mod synth;
 pub mod trace;
 pub mod weights;

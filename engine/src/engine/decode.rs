@@ -38,6 +38,7 @@ impl<D: Device> Engine<D> {
             }
         };
         self.position += 1;
+        self.sequence.append_decoded(token);
         self.recorded.iter_mut().for_each(Recorded::decoded);
         self.note(Phase::Decode);
         Ok(chosen)

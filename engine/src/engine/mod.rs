@@ -6,6 +6,8 @@
 //! - [`captured`]: one token as a graph, on a device that fetches experts by itself
 //! - [`calibrate`]: measured memory needs, and the residency they allow
 //! - [`low_water`]: free memory by phase
+//! - [`sequence`]: the tokens whose rows the KV cache holds
+//! - [`state`]: those rows in and out of host memory
 //! - `traced`: starting and finishing a trace
 //!
 //! Tokens and logits are functions of the weights and the token ids alone: budget, policy, chunk size, heatmap and the way
@@ -17,6 +19,8 @@ mod decode;
 mod layer;
 mod low_water;
 mod prefill;
+mod sequence;
+mod state;
 mod traced;
 
 use std::sync::Arc;
@@ -26,6 +30,7 @@ pub(crate) use captured::BATCHES_UNDER_WAY;
 pub(crate) use captured::Exchange;
 pub use low_water::{LowWater, Phase};
 pub use prefill::EachLogits;
+pub use sequence::Sequence;
 
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;
@@ -71,6 +76,8 @@ pub struct Engine<D: Device> {
     /// Fewest free bytes of the calibration run in progress.
     run_low_water: u64,
     position: usize,
+    /// The tokens at `0 .. position`.
+    sequence: Sequence,
     /// Routes counted while observing, `[moe layer][expert]`.
     observed: Option<Vec<Vec<u64>>>,
     /// Routes of decode while recording.
@@ -167,6 +174,7 @@ impl<D: Device> Engine<D> {
             low_water: LowWater::default(),
             run_low_water: u64::MAX,
             position: 0,
+            sequence: Sequence::default(),
             observed: None,
             recorded: None,
             tracer: None,
@@ -233,12 +241,13 @@ impl<D: Device> Engine<D> {
 
     /// Forgets the sequence; the next prefill starts at position 0.
     pub fn reset(&mut self) {
-        self.position = 0;
+        self.truncate(0);
     }
 
     /// Forgets the tokens from `position` on. Rows that were written for them are overwritten before they are read.
     pub fn truncate(&mut self, position: usize) {
         self.position = self.position.min(position);
+        self.sequence.truncate(position);
     }
 
     /// Starts counting routes in prefill and decode; see [`Engine::take_observed`].

@@ -88,6 +88,7 @@ impl<D: Device> Engine<D> {
             }
         };
         self.position += tokens.len();
+        self.sequence.append_prefilled(tokens);
         self.recorded.iter_mut().for_each(|recorded| recorded.prefilled(tokens.len()));
         self.note(Phase::Prefill);
         self.restore_soft()?;
