@@ -120,7 +120,9 @@ pub fn problems(claims: &[Claim], records: &[Record]) -> Vec<String> {
                 problems.push(format!("{id} names record {short}, expected {MIN_DIGITS} digits or more"));
             }
             _ => match records.iter().filter(found).collect::<Vec<_>>().as_slice() {
-                [] => problems.push(format!("{id} is {status} by record {hash}, which the tracked ledger does not hold")),
+                [] => {
+                    problems.push(format!("{id} is {status} by record {hash}, which the tracked ledger does not hold"))
+                }
                 [record] => {
                     if let Some(by) = invalid.get(&record.original_hash()) {
                         problems.push(format!("{id} is {status} by record {hash}, which {} invalidates", by.short()));
@@ -163,7 +165,7 @@ mod tests {
             reason: String::new(),
             evidence: Vec::new(),
         };
-        let mut append = |draft| ledger.append(draft).unwrap().record;
+        let append = |draft| ledger.append(draft).unwrap().record;
         let mut records = vec![append(Draft::without_identity(EvidenceClass::Functional, decision("this")))];
         let good = records[0].hash.to_string();
         for claim in &mut claims {

@@ -160,9 +160,8 @@ impl Compare {
                 (body(side(a, &series.a), side(b, &series.b)), series.b[0].identity.clone(), seen(&processes))
             }
             Some(baseline) => {
-                let check = |series: &Series| {
-                    self.check(&baseline.identity, &series.a[0].identity, &["binary", "source"])
-                };
+                let check =
+                    |series: &Series| self.check(&baseline.identity, &series.a[0].identity, &["binary", "source"]);
                 let series = run(a, None, pairs, more, &mut log, |series| check(series).map(drop))?;
                 let differences = check(&series)?;
                 let rows = baseline_rows(&baseline.rows, &series.a, bootstrap)?;
@@ -211,8 +210,8 @@ impl Compare {
 impl Judged {
     fn keep(self, repository: &Repository, verdicts: Vec<VerdictRow>) -> anyhow::Result<Sha256> {
         // The engines ran in processes of their own, each of which kept the same promise.
-        let draft = Draft::comparison(Run::timing_off(), self.identity, self.body)
-            .class(EvidenceClass::ControlledDevelopment);
+        let draft =
+            Draft::comparison(Run::timing_off(), self.identity, self.body).class(EvidenceClass::ControlledDevelopment);
         record_seen(repository, draft, verdicts, &self.log, self.observations)
     }
 }

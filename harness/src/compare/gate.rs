@@ -61,7 +61,10 @@ impl Gate {
                 Finding::Slower => {
                     (Verdict::Fail, format!("{ratio}: slower by more than {margin}, and again: {}", text(again)))
                 }
-                _ => (Verdict::Incomplete, format!("{ratio}: slower by more than {margin}, but not again: {}", text(again))),
+                _ => (
+                    Verdict::Incomplete,
+                    format!("{ratio}: slower by more than {margin}, but not again: {}", text(again)),
+                ),
             },
         }
     }

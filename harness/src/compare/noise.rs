@@ -14,16 +14,20 @@ pub struct Noise {
 /// The newest comparison of a configuration with itself on `device`, for the measure of `row`.
 pub fn noise(records: &[Record], device: &DeviceIdentity, row: &ComparisonRow) -> Option<Noise> {
     let invalid = invalidations(records);
-    let of_record = |record: &Record| {
-        let (Body::Comparison(body), Some(identity)) = (&record.body, &record.identity) else { return None };
-        let counts = body.differences.is_empty() && !invalid.contains_key(&record.original_hash());
-        if !counts || identity.device != *device {
-            return None;
-        }
-        let same = body.rows.iter().find(|other| (other.measure, other.tokens) == (row.measure, row.tokens))?;
-        let [low, high] = same.ratio.ci95?;
-        let half_width = (1.0 - low).abs().max((high - 1.0).abs());
-        Some((&record.time_utc, Noise { half_width, record: record.original_hash() }))
-    };
-    records.iter().filter_map(of_record).max_by_key(|(time, _)| *time).map(|(_, noise)| noise)
+    let counts = |record: &&Record| !invalid.contains_key(&record.original_hash());
+    let shown: Vec<&Record> =
+        records.iter().filter(counts).filter(|record| of_equals(record, device, row).is_some()).collect();
+    of_equals(shown.into_iter().max_by(|a, b| a.time_utc.cmp(&b.time_utc))?, device, row)
+}
+
+/// What `record` shows, if it is a comparison of a configuration with itself.
+fn of_equals(record: &Record, device: &DeviceIdentity, row: &ComparisonRow) -> Option<Noise> {
+    let (Body::Comparison(body), Some(identity)) = (&record.body, &record.identity) else { return None };
+    if !body.differences.is_empty() || identity.device != *device {
+        return None;
+    }
+    let same = body.rows.iter().find(|other| (other.measure, other.tokens) == (row.measure, row.tokens))?;
+    let [low, high] = same.ratio.ci95?;
+    let half_width = (1.0 - low).abs().max((high - 1.0).abs());
+    Some(Noise { half_width, record: record.original_hash() })
 }
