@@ -1,5 +1,6 @@
 //! `assay ledger`: the evidence of earlier runs.
 
+mod add;
 mod export;
 mod figures;
 mod import;
@@ -45,6 +46,8 @@ enum Action {
     Import(import::Import),
     /// Every record, or every figure of every record
     Export(export::Export),
+    /// Keep a decision, or a result of somebody else's
+    Add(add::Add),
     /// Say why a record no longer counts
     Invalidate(invalidate::Invalidate),
 }
@@ -81,6 +84,7 @@ impl Ledger {
             Action::Publish(command) => command.run(format),
             Action::Import(command) => command.run(format),
             Action::Export(command) => command.run(format),
+            Action::Add(command) => command.run(format),
             Action::Invalidate(command) => command.run(format),
         }
     }
