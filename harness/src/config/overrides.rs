@@ -59,6 +59,9 @@ struct ConfigFlags {
     /// Most experts promoted between two tokens
     #[arg(long, value_name = "N")]
     max_promotions_per_token: Option<usize>,
+    /// Largest share of the experts on the device, 0 to 1, whatever room there is
+    #[arg(long, value_name = "SHARE")]
+    max_resident_share: Option<f64>,
 }
 
 impl ConfigArgs {
@@ -102,6 +105,7 @@ impl ConfigFlags {
         replace(&mut config.context.max_chunk, self.max_chunk);
         replace(&mut config.residency.policy, self.policy);
         replace(&mut config.residency.max_promotions_per_token, self.max_promotions_per_token);
+        replace(&mut config.residency.max_resident_share, self.max_resident_share);
         // A flag's path is the user's, from the current folder; a config's is from the repository's root.
         if let Some(path) = &self.heatmap {
             config.residency.heatmap = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
