@@ -33,7 +33,7 @@ use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out
 pub use health::{DeviceHealth, Health, health};
 
 use gauge::Gauge;
-pub use gauge::{Description, describe};
+pub use gauge::{CardMemory, Description, Gauge as CardGauge, describe};
 use staging::Staging;
 
 /// Enough for a context, its streams and the kernels' code, where a caller wants a budget that is sure to do: 0.55 GB on an H200.
