@@ -172,7 +172,11 @@ fn a_planted_slowdown_is_found_and_a_changed_identity_refused() {
     assert!(stderr.contains("device.planted_slowdown"), "{stderr}");
     let (code, report, _) = run(&["ledger", "verify", "--ledger", "local", "--output", "json"]);
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-    assert_eq!((code, &report["records"]), (Some(0), &14.into()), "12 processes, their comparison, the first of another");
+    assert_eq!(
+        (code, &report["records"]),
+        (Some(0), &14.into()),
+        "12 processes, their comparison, the first of another"
+    );
 }
 
 #[test]

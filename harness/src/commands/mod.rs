@@ -12,10 +12,12 @@ mod hcs_sim;
 mod heatmap;
 mod identity;
 mod ledger;
+mod peer;
 mod perplexity;
 mod reference_test;
 mod report;
 mod roofline;
+mod serve;
 mod synth;
 mod trace;
 mod trace_diff;
@@ -33,6 +35,8 @@ pub enum Command {
     SpeedTest(benchmark::SpeedTest),
     /// Run two configs or builds in turns and compare their speed
     Compare(compare::Compare),
+    /// Serve a config over HTTP, as OpenAI's API
+    Serve(serve::Serve),
     /// How well a config predicts held-out text
     Perplexity(perplexity::Perplexity),
     /// Compare a checkpoint with the reference.json in its folder
@@ -63,6 +67,8 @@ pub enum Command {
     Report(report::Report),
     /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
     Roofline(roofline::RooflineCommand),
+    /// Time another program on the same weights, in turns with Assay
+    Peer(peer::Peer),
     /// What this machine can run, what is missing, and how to get it
     Doctor(doctor::Doctor),
     /// Print a completion script for a shell
@@ -80,6 +86,7 @@ impl Command {
             Command::SpeedTest(command) => command.run(format),
             Command::Claims(command) => command.run(format),
             Command::Compare(command) => command.run(format),
+            Command::Serve(command) => command.run(format),
             Command::Perplexity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
             Command::Heatmap(command) => command.run(format),
@@ -94,6 +101,7 @@ impl Command {
             Command::TraceDiff(command) => command.run(format),
             Command::Report(command) => command.run(format),
             Command::Roofline(command) => command.run(format),
+            Command::Peer(command) => command.run(format),
             Command::Doctor(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }

@@ -7,6 +7,7 @@ mod import;
 mod invalidate;
 mod list;
 mod publish;
+mod record;
 mod show;
 mod verify;
 
@@ -42,6 +43,8 @@ enum Action {
     Show(show::Show),
     /// Copy chosen records of this machine into the tracked ledger
     Publish(publish::Publish),
+    /// Run a command and keep its outcome
+    Record(record::RecordCommand),
     /// Take in the records of another machine's ledger
     Import(import::Import),
     /// Every record, or every figure of every record
@@ -82,6 +85,7 @@ impl Ledger {
             Action::List(command) => command.run(format),
             Action::Show(command) => command.run(format),
             Action::Publish(command) => command.run(format),
+            Action::Record(command) => command.run(format),
             Action::Import(command) => command.run(format),
             Action::Export(command) => command.run(format),
             Action::Add(command) => command.run(format),
