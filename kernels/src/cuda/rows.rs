@@ -124,13 +124,14 @@ impl Cuda {
     ) -> Result<(), CudaError> {
         const KERNEL: &str = "kv_append";
         let tokens = check::kv_append(&k, &v, first_position, &layout, &cache)?;
+        layout.refuse_codes(KERNEL)?;
         let (k, v, to) = (k.address(), v.address(), cache.address());
         let (kv_heads, head_dim) = (size(KERNEL, layout.kv_heads)?, size(KERNEL, layout.head_dim)?);
         let value_width = size(KERNEL, layout.value_width())?;
         let (first, stored) = position(KERNEL, first_position, tokens, position_at)?;
         let name = match layout.format {
             KvFormat::F32 => "kv_append_f32",
-            KvFormat::Bf16 => "kv_append_bf16",
+            _ => "kv_append_bf16",
         };
         let grid = Grid::new((size(KERNEL, tokens)?, kv_heads, 1), row_threads(layout.head_dim));
         // SAFETY: as in `embed`.
