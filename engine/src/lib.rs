@@ -12,6 +12,7 @@
 //! - [`weights`], [`bank`]: what is on the device for good, what waits in host memory
 //! - [`expert_cache`]: packed experts on disk
 //! - [`checkpoint`], [`model`]: files, and what a model is as data
+//! - [`trace`]: what every launch of a request read and wrote
 //! - [`gguf`]: a checkpoint written for llama.cpp
 //! - [`synth`]: made-up weights in the shape of a real model
 
@@ -31,6 +32,7 @@ pub mod options;
 pub mod residency;
 pub mod session;
 pub mod synth;
+pub mod trace;
 pub mod weights;
 
 pub use engine::Engine;

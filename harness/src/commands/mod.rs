@@ -17,6 +17,8 @@ mod roofline;
 mod session_cache_benchmark;
 mod session_equivalence;
 mod synth;
+mod trace;
+mod trace_diff;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -51,6 +53,10 @@ pub enum Command {
     Export(export::Export),
     /// Made-up weights in the shape of a real model
     Synth(synth::Synth),
+    /// Write down what every launch of a request reads and writes
+    Trace(trace::Trace),
+    /// Find the first launch in which two traces part
+    TraceDiff(trace_diff::TraceDiff),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
     /// Make the published figures out of the tracked ledger
@@ -84,6 +90,8 @@ impl Command {
             Command::Export(command) => command.run(format),
             Command::Synth(command) => command.run(format),
             Command::Identity(command) => command.run(format),
+            Command::Trace(command) => command.run(format),
+            Command::TraceDiff(command) => command.run(format),
             Command::Report(command) => command.run(format),
             Command::Roofline(command) => command.run(format),
             Command::Doctor(command) => command.run(format),

@@ -7,16 +7,25 @@ use super::{Answered, Comparison, Request, Subject};
 use assay_ledgers::Verdict;
 use serde::Serialize;
 
-/// Names of the cases.
+/// Full history, computed afresh: the reference.
 pub const FRESH: &str = "fresh";
+/// The same again.
 pub const REPEAT: &str = "repeat";
+/// Afresh, in the pieces of a continuation.
 pub const CONTROL: &str = "control";
+/// From the state on the device.
 pub const ACTIVE: &str = "active";
+/// From restored state.
 pub const RESTORED: &str = "restored";
+/// After a request that was cancelled in the middle of its answer.
 pub const CANCELLED: &str = "after a cancelled request";
+/// After another tenant has sent the same prompt.
 pub const TENANT: &str = "after another tenant's request";
+/// Another message after the same answer.
 pub const BRANCH: &str = "branch";
+/// The first message again after that.
 pub const RETURN: &str = "return from a branch";
+/// From restored state that had been evicted and computed again.
 pub const EVICTED: &str = "restored after eviction";
 
 /// What is asked.
