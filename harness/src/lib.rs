@@ -6,7 +6,7 @@
 //!   and prompts of exact length out of them.
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
 //!   `reference_test.rs`, `session_equivalence/`, `session_benchmark/`: what is measured; `synth.rs`: synthetic models;
-//!   `evidence.rs`: from a finished run to a record.
+//!   `peer/`: other programs on the same machine; `evidence.rs`: from a finished run to a record.
 //! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
@@ -20,6 +20,7 @@ pub mod exit;
 pub mod interrupt;
 pub mod ledger_place;
 pub mod output;
+pub mod peer;
 pub mod perplexity;
 pub mod progress;
 pub mod reference_test;

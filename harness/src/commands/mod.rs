@@ -10,6 +10,7 @@ mod hcs_sim;
 mod heatmap;
 mod identity;
 mod ledger;
+mod peer;
 mod perplexity;
 mod reference_test;
 mod report;
@@ -63,6 +64,8 @@ pub enum Command {
     Report(report::Report),
     /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
     Roofline(roofline::RooflineCommand),
+    /// Time another program on the same weights, in turns with Assay
+    Peer(peer::Peer),
     /// What this machine can run, what is missing, and how to get it
     Doctor(doctor::Doctor),
     /// Print a completion script for a shell
@@ -94,6 +97,7 @@ impl Command {
             Command::TraceDiff(command) => command.run(format),
             Command::Report(command) => command.run(format),
             Command::Roofline(command) => command.run(format),
+            Command::Peer(command) => command.run(format),
             Command::Doctor(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }
