@@ -15,6 +15,7 @@ mod perplexity;
 mod reference_test;
 mod report;
 mod roofline;
+mod serve;
 mod session_cache_benchmark;
 mod session_equivalence;
 mod synth;
@@ -32,6 +33,8 @@ pub enum Command {
     Benchmark(benchmark::Benchmark),
     /// Time one fixed configuration, for regressions
     SpeedTest(benchmark::SpeedTest),
+    /// Serve a config over HTTP, as OpenAI's API
+    Serve(serve::Serve),
     /// How well a config predicts held-out text
     Perplexity(perplexity::Perplexity),
     /// Compare a checkpoint with the reference.json in its folder
@@ -81,6 +84,7 @@ impl Command {
         match self {
             Command::Benchmark(command) => command.run(format),
             Command::SpeedTest(command) => command.run(format),
+            Command::Serve(command) => command.run(format),
             Command::Perplexity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
             Command::SessionEquivalence(command) => command.run(format),
