@@ -19,17 +19,20 @@ use assay_ledgers::Verdict;
 
 const EXPERTS: Encoding = Encoding::Int4(QuantizeMethod::Amax);
 
+/// Of the fixture. A split is restored layer by layer.
+const LAYERS: usize = 4;
+
 /// What goes wrong once something has been restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// One position of one layer's keys is that of the position before it.
+    /// One position of the second layer's keys is that of the position before it, in every split.
     StaleRow,
     /// The continuation's first rope is one position late.
     PositionOffByOne,
-    /// One layer's split is another conversation's.
+    /// The first layer's rows are another conversation's.
     OtherConversation,
-    /// Every second copy does not arrive.
+    /// Every second layer's rows do not arrive.
     RestoredHalf,
 }
 
@@ -47,10 +50,11 @@ struct Planted {
 impl Planted {
     /// What arrives instead of a restored split; `None` for nothing.
     fn instead(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let layer = self.restored % LAYERS;
         self.restored += 1;
         self.late = self.fault == Fault::PositionOffByOne;
         match self.fault {
-            Fault::StaleRow if self.restored == 2 => {
+            Fault::StaleRow if layer == 1 => {
                 // BF16 keys: [8 tiles][head_dim][16 positions]; a tile's first column is dimension 0.
                 let mut stale = bytes.to_vec();
                 for column in stale[..64 * 32].chunks_exact_mut(32) {
@@ -58,11 +62,11 @@ impl Planted {
                 }
                 Some(stale)
             }
-            Fault::OtherConversation if self.restored == 1 => {
+            Fault::OtherConversation if layer == 0 => {
                 let other = self.saved.iter().rev().find(|saved| saved[..] != *bytes);
                 Some(other.unwrap().clone())
             }
-            Fault::RestoredHalf if self.restored.is_multiple_of(2) => None,
+            Fault::RestoredHalf if layer % 2 == 1 => None,
             _ => Some(bytes.to_vec()),
         }
     }
@@ -188,7 +192,7 @@ fn every_path_of_every_format_has_the_bits_of_fresh_history() {
 }
 
 /// Nothing before the first restoration may fail, the restoration must, and the place is named.
-fn check_caught(fault: Fault) {
+fn check_caught(fault: Fault, layer: Option<u64>, component: &str) {
     let cases = cases(KvFormat::Bf16, fault, 200);
     for path in [paths::FRESH, paths::REPEAT, paths::CONTROL, paths::ACTIVE] {
         assert_eq!(of(&cases, path).verdict, Verdict::Pass, "{fault:?}: {path}");
@@ -199,24 +203,26 @@ fn check_caught(fault: Fault) {
     assert_eq!(first.step, 0, "{fault:?}: {}", restored.reason);
     assert!(restored.reason.starts_with("differs from step 0 on: "), "{fault:?}: {}", restored.reason);
     assert!(first.value.as_ref().unwrap().differing > 1000, "{fault:?}");
+    let first = restored.first_difference.as_ref().unwrap();
+    assert_eq!((first.at.step, first.at.layer, first.at.component.as_str()), (Some(0), layer, component), "{fault:?}");
 }
 
 #[test]
 fn a_stale_row_is_caught() {
-    check_caught(Fault::StaleRow);
+    check_caught(Fault::StaleRow, Some(1), "attention");
 }
 
 #[test]
 fn a_position_off_by_one_is_caught() {
-    check_caught(Fault::PositionOffByOne);
+    check_caught(Fault::PositionOffByOne, Some(0), "q_norm_rope");
 }
 
 #[test]
 fn another_conversations_snapshot_is_caught() {
-    check_caught(Fault::OtherConversation);
+    check_caught(Fault::OtherConversation, Some(0), "attention");
 }
 
 #[test]
 fn half_a_restoration_is_caught() {
-    check_caught(Fault::RestoredHalf);
+    check_caught(Fault::RestoredHalf, Some(1), "attention");
 }

@@ -154,6 +154,8 @@ impl SessionCacheBenchmark {
             low_water_bytes: Default::default(),
             modelled_link_s: None,
             cold_path: None,
+            layers: Vec::new(),
+            driver: None,
         })
     }
 }

@@ -2,9 +2,14 @@
 
 use super::{Answered, Request, Row, Subject};
 use crate::interrupt;
+use anyhow::{Context, bail};
 use assay_engine::Engine;
 use assay_engine::device::Device;
 use assay_engine::session::{Scope, Sessions, Store, StoreOptions};
+use assay_engine::trace::Selection;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
 use std::sync::Arc;
 
 /// An engine with its sessions.
@@ -41,14 +46,29 @@ impl<'e, D: Device> Embedded<'e, D> {
         Ok(answered)
     }
 
+    /// Prefills what is not there yet and answers, into a trace where the request has one.
+    fn compute(&mut self, rest: &[u32], request: &Request<'_>) -> anyhow::Result<Answered> {
+        let Some(path) = request.trace else {
+            let first = self.engine.prefill(rest)?;
+            return self.answer(first, request.answer);
+        };
+        let sink = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let sink = BufWriter::with_capacity(1 << 20, sink);
+        self.engine.start_trace(Box::new(sink), Selection::default(), BTreeMap::new())?;
+        let answered = self.engine.prefill(rest).map_err(anyhow::Error::from);
+        let answered = answered.and_then(|first| self.answer(first, request.answer));
+        self.engine.finish_trace()?;
+        answered
+    }
+
     fn in_pieces(&mut self, request: &Request<'_>, pieces: &[&[u32]]) -> anyhow::Result<Answered> {
         self.engine.reset();
-        let mut first = 0;
-        for piece in pieces {
+        let Some((last, before)) = pieces.split_last() else { bail!("a request without a prompt") };
+        for piece in before {
             interrupt::check()?;
-            first = self.engine.prefill(piece)?;
+            self.engine.prefill(piece)?;
         }
-        let answered = self.answer(first, request.answer)?;
+        let answered = self.compute(last, request)?;
         Ok(Answered { reused_tokens: Some(0), restored_bytes: Some(0), ..answered })
     }
 }
@@ -66,8 +86,7 @@ impl<D: Device> Subject for Embedded<'_, D> {
         let turn = self.sessions.begin(self.engine, &scope(request), request.tokens, usize::MAX)?;
         let (reused, restored) = (turn.reused as u64, turn.restored_bytes);
         interrupt::check()?;
-        let first = self.engine.prefill(turn.rest())?;
-        let answered = self.answer(first, request.answer)?;
+        let answered = self.compute(turn.rest(), request)?;
         let pending = self.sessions.finish(self.engine, turn)?;
         if request.deliver {
             pending.commit();

@@ -4,8 +4,11 @@
 //! of every case.
 
 use super::{Answered, Comparison, Request, Subject};
+use crate::trace_diff::{First, Tolerance, diff};
+use assay_engine::trace::Selection;
 use assay_ledgers::Verdict;
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// Full history, computed afresh: the reference.
 pub const FRESH: &str = "fresh";
@@ -64,6 +67,10 @@ pub struct Case {
     pub restored_bytes: Option<u64>,
     /// The comparison.
     pub comparison: Comparison,
+    /// The first launch that read or wrote something else than the control's did; where the answers differ and the subject
+    /// can be traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_difference: Option<First>,
 }
 
 /// What must have been reused.
@@ -76,6 +83,13 @@ enum Proof {
     Restored(usize),
 }
 
+/// Which case is traced, and the control's trace.
+struct Traced {
+    path: &'static str,
+    found: PathBuf,
+    expected: PathBuf,
+}
+
 /// Goes every way of one conversation. `done` is told of each.
 ///
 /// # Errors
@@ -84,6 +98,18 @@ pub fn run<S: Subject>(
     subject: &mut S,
     conversation: &Conversation,
     answer: usize,
+    done: impl FnMut(&Case),
+) -> anyhow::Result<Vec<Case>> {
+    let mut cases = script(subject, conversation, answer, None, done)?;
+    locate(subject, conversation, answer, &mut cases)?;
+    Ok(cases)
+}
+
+fn script<S: Subject>(
+    subject: &mut S,
+    conversation: &Conversation,
+    answer: usize,
+    traced: Option<&Traced>,
     mut done: impl FnMut(&Case),
 ) -> anyhow::Result<Vec<Case>> {
     let Conversation { first, message, branch, other } = conversation;
@@ -99,26 +125,31 @@ pub fn run<S: Subject>(
         cases.push(case);
     };
     // A continuation that is not delivered leaves the first prompt as all that is kept: the next one starts from there too.
-    let next = Request { deliver: false, ..Request::new(&whole, answer) };
+    let trace = |path: &'static str| match traced {
+        Some(traced) if path == CONTROL => Some(traced.expected.as_path()),
+        Some(traced) if path == traced.path => Some(traced.found.as_path()),
+        _ => None,
+    };
+    let next = |path| Request { deliver: false, trace: trace(path), ..Request::new(&whole, answer) };
     judge(FRESH, &whole, &reference, &reference, Proof::Nothing);
     judge(REPEAT, &whole, &subject.ask(&Request::fresh(&whole, answer))?, &reference, Proof::Nothing);
-    if let Some(control) = subject.in_two_pieces(&next, n)? {
+    if let Some(control) = subject.in_two_pieces(&next(CONTROL), n)? {
         judge(CONTROL, &whole, &control, &reference, Proof::Nothing);
     }
     subject.limit(None);
     let kept = subject.ask(&Request::new(first, answer))?;
     judge("first prompt", first, &kept, &opening, Proof::Nothing);
-    judge(ACTIVE, &whole, &subject.ask(&next)?, &reference, Proof::Reused(n));
+    judge(ACTIVE, &whole, &subject.ask(&next(ACTIVE))?, &reference, Proof::Reused(n));
     subject.ask(&Request::new(other, answer))?;
-    judge(RESTORED, &whole, &subject.ask(&next)?, &reference, Proof::Restored(n));
+    judge(RESTORED, &whole, &subject.ask(&next(RESTORED))?, &reference, Proof::Restored(n));
     subject.cancel(&Request::new(&branched, answer))?;
-    judge(CANCELLED, &whole, &subject.ask(&next)?, &reference, Proof::Reused(n));
+    judge(CANCELLED, &whole, &subject.ask(&next(CANCELLED))?, &reference, Proof::Reused(n));
     let theirs = subject.ask(&Request { other_tenant: true, ..Request::new(first, answer) })?;
     judge("another tenant's own", first, &theirs, &opening, Proof::Nothing);
-    judge(TENANT, &whole, &subject.ask(&next)?, &reference, Proof::Restored(n));
+    judge(TENANT, &whole, &subject.ask(&next(TENANT))?, &reference, Proof::Restored(n));
     let afresh = subject.ask(&Request::fresh(&branched, answer))?;
     judge(BRANCH, &branched, &subject.ask(&Request::new(&branched, answer))?, &afresh, Proof::Reused(n));
-    judge(RETURN, &whole, &subject.ask(&next)?, &reference, Proof::Reused(n));
+    judge(RETURN, &whole, &subject.ask(&next(RETURN))?, &reference, Proof::Reused(n));
     // Room for one of the two conversations: the other's state goes, is computed again, and goes out once more.
     if subject.limit(Some(n.max(other.len()))) {
         for tokens in [first, other] {
@@ -127,7 +158,7 @@ pub fn run<S: Subject>(
         let gone = subject.ask(&Request::new(first, answer))?;
         judge("evicted", first, &gone, &opening, Proof::Evicted);
         subject.ask(&Request { other_tenant: true, deliver: false, ..Request::new(other, answer) })?;
-        judge(EVICTED, &whole, &subject.ask(&next)?, &reference, Proof::Restored(n));
+        judge(EVICTED, &whole, &subject.ask(&next(EVICTED))?, &reference, Proof::Restored(n));
         subject.limit(None);
     }
     Ok(cases)
@@ -173,7 +204,37 @@ fn judged(
         reused_tokens: reused,
         restored_bytes: restored,
         comparison,
+        first_difference: None,
     }
+}
+
+/// Names the first launch that differs, for the first case that failed: the script is gone through once more, and the
+/// continuation of that case and of the control are traced.
+///
+/// # Errors
+/// As [`run`]; traces that cannot be written or read.
+fn locate<S: Subject>(
+    subject: &mut S,
+    conversation: &Conversation,
+    answer: usize,
+    cases: &mut [Case],
+) -> anyhow::Result<()> {
+    let Some(failed) = cases.iter_mut().find(|case| case.verdict == Verdict::Fail && case.path != CONTROL) else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let traced =
+        Traced { path: failed.path, found: folder.path().join("found"), expected: folder.path().join("expected") };
+    subject.limit(None);
+    script(subject, conversation, answer, Some(&traced), |_| {})?;
+    if traced.found.exists() && traced.expected.exists() {
+        let comparison = diff(&traced.expected, &traced.found, Tolerance::Exact, &Selection::default())?;
+        if let Some(first) = comparison.first_difference {
+            failed.reason += &format!("; the first launch that differs from the control's is {}", first.at);
+            failed.first_difference = Some(first);
+        }
+    }
+    Ok(())
 }
 
 fn difference(comparison: &Comparison) -> String {

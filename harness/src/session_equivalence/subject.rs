@@ -1,5 +1,7 @@
 //! What the paths ask of an engine or a server.
 
+use std::path::Path;
+
 /// One request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
@@ -13,12 +15,14 @@ pub struct Request<'a> {
     pub cache: bool,
     /// Whether the answer is delivered, so that its state is kept. A server keeps it in any case.
     pub deliver: bool,
+    /// Where a trace of what is computed goes, from the continuation's prefill on; for subjects that can write one.
+    pub trace: Option<&'a Path>,
 }
 
 impl<'a> Request<'a> {
     /// A request that reuses what it can and is delivered.
     pub fn new(tokens: &'a [u32], answer: usize) -> Self {
-        Self { tokens, answer, other_tenant: false, cache: true, deliver: true }
+        Self { tokens, answer, other_tenant: false, cache: true, deliver: true, trace: None }
     }
     /// Full history, computed afresh.
     pub fn fresh(tokens: &'a [u32], answer: usize) -> Self {
