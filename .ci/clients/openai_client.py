@@ -46,10 +46,9 @@ def main(url, model):
     ]
     answered = client.chat.completions.create(model=model, messages=told, tools=TOOLS, max_tokens=16)
     assert answered.usage.prompt_tokens > first.usage.prompt_tokens
-    with client.chat.completions.stream(model=model, messages=told, tools=TOOLS, max_tokens=16) as stream:
-        for _ in stream:
-            pass
-        assert stream.get_final_completion().choices[0].message.content == answered.choices[0].message.content
+    pieces = client.chat.completions.create(model=model, messages=told, tools=TOOLS, max_tokens=16, stream=True)
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+    assert streamed == (answered.choices[0].message.content or ""), streamed
 
     scored = client.chat.completions.create(model=model, messages=messages, max_tokens=4, logprobs=True, top_logprobs=3)
     assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in scored.choices[0].logprobs.content)
