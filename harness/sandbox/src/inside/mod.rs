@@ -82,10 +82,8 @@ fn die_with_parent() {
 fn first(root: &Path) -> Result<Option<End>, Missing> {
     die_with_parent();
     let job = read_job().map_err(Missing::at(Mechanism::Program, "read the job"))?;
-    let privileged = geteuid().is_root();
-    if privileged {
-        nix::unistd::setgroups(&[]).map_err(Missing::at(Mechanism::Privileges, "leave the supplementary groups"))?;
-    }
+    // Root inside somebody's namespace may be root in name only.
+    let privileged = geteuid().is_root() && nix::unistd::setgroups(&[]).is_ok() && has_nobody();
     let pipe = || std::io::pipe().map_err(Missing::at(Mechanism::UserNamespace, "create a pipe"));
     let ((mut entered, entered_writer), (mapped, mut mapped_writer)) = (pipe()?, pipe()?);
     // SAFETY: this process has one thread.
@@ -105,6 +103,17 @@ fn first(root: &Path) -> Result<Option<End>, Missing> {
             Ok(None)
         }
     }
+}
+
+/// Whether nobody's id exists here; in a namespace with few ids it may not.
+fn has_nobody() -> bool {
+    let has = |file: &str| {
+        std::fs::read_to_string(file).unwrap_or_default().lines().any(|line| {
+            let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+            matches!(numbers[..], [first, _, count] if (first..first.saturating_add(count)).contains(&u64::from(OUTSIDE_ID)))
+        })
+    };
+    has("/proc/self/uid_map") && has("/proc/self/gid_map")
 }
 
 fn read_job() -> std::io::Result<Job> {
