@@ -6,8 +6,10 @@
 //!   and prompts of exact length out of them.
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
 //!   `reference_test.rs`: what is measured; `synth.rs`: synthetic models; `evidence.rs`: from a finished run to a record.
+//! - `adq/`: development tasks, agents, sandboxes, grades.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
+pub mod adq;
 pub mod checkpoint_check;
 pub mod cli;
 pub mod commands;
