@@ -35,7 +35,11 @@ pub fn check(bench: &Bench, task: &Task) -> Result<Vec<VerdictRow>, CheckError> 
     let mut rows = vec![
         row("solution passes", oracle.passed(), describe(&oracle)),
         row("untouched repository fails", !untouched.passed(), describe(&untouched)),
-        row("untouched repository fails public tests", untouched.public.iter().any(|case| !case.passed), describe(&untouched)),
+        row(
+            "untouched repository fails public tests",
+            untouched.public.iter().any(|case| !case.passed),
+            describe(&untouched),
+        ),
         row(
             "public-only solution fails hidden tests alone",
             visible.public.iter().all(|case| case.passed) && failed(&visible) > 0,
@@ -86,7 +90,8 @@ fn needed(bench: &Bench, task: &Task) -> Result<Vec<VerdictRow>, CheckError> {
     }
     for case in &task.hidden {
         let mutant = by_case.get(case.name.as_str());
-        let reason = mutant.map_or("no mutant is caught by it alone".to_owned(), |name| format!("it alone catches {name:?}"));
+        let reason =
+            mutant.map_or("no mutant is caught by it alone".to_owned(), |name| format!("it alone catches {name:?}"));
         rows.push(row(format!("needed: {}", case.name), mutant.is_some(), reason));
     }
     Ok(rows)

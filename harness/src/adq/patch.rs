@@ -19,7 +19,9 @@ impl Patch {
     pub fn between(before: &Tree, after: &Tree) -> Self {
         let changed = after.files().iter().filter(|(path, content)| before.get(path) != Some(content.as_slice()));
         Self {
-            files: changed.map(|(path, content)| (path.clone(), String::from_utf8_lossy(content).into_owned())).collect(),
+            files: changed
+                .map(|(path, content)| (path.clone(), String::from_utf8_lossy(content).into_owned()))
+                .collect(),
         }
     }
 

@@ -104,7 +104,8 @@ impl ScriptedAgent {
             }
             Self::NoOp => steps = vec![Step::finish()],
             Self::PlanOnly => {
-                steps.push(Step::Say("I will now edit the file as the README says, and then run the tests.".to_owned()));
+                steps
+                    .push(Step::Say("I will now edit the file as the README says, and then run the tests.".to_owned()));
             }
             Self::Endless => return Script { steps, next: 0, endless: true },
             Self::VisibleOnly => {

@@ -84,8 +84,7 @@ impl Transcript {
                 Line::Exchange { turn, status, request, response } => {
                     let answer = match Reply::read(response) {
                         Ok(reply) => {
-                            let calls: Vec<_> =
-                                reply.calls.iter().map(|call| (&call.name, &call.arguments)).collect();
+                            let calls: Vec<_> = reply.calls.iter().map(|call| (&call.name, &call.arguments)).collect();
                             format!(
                                 "{:?} {calls:?} {} {:?} {:?}",
                                 reply.content, reply.finish_reason, reply.prompt_tokens, reply.completion_tokens

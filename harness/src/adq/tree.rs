@@ -114,7 +114,8 @@ impl Tree {
         if is_folder || under_file {
             return Err(TreeError::Path(path.to_owned()));
         }
-        let others: u64 = self.files.iter().filter(|(name, _)| *name != path).map(|(_, bytes)| bytes.len() as u64).sum();
+        let others: u64 =
+            self.files.iter().filter(|(name, _)| *name != path).map(|(_, bytes)| bytes.len() as u64).sum();
         if others + content.len() as u64 > MAX_BYTES || (self.files.len() >= MAX_FILES && self.get(path).is_none()) {
             return Err(TreeError::TooLarge);
         }
@@ -146,7 +147,9 @@ impl Tree {
 
 /// Whether `path` is one of `places`, or in a folder that is.
 pub fn is_within(path: &str, places: &[String]) -> bool {
-    places.iter().any(|place| path == place || path.strip_prefix(place.as_str()).is_some_and(|rest| rest.starts_with('/')))
+    places
+        .iter()
+        .any(|place| path == place || path.strip_prefix(place.as_str()).is_some_and(|rest| rest.starts_with('/')))
 }
 
 #[cfg(test)]

@@ -92,3 +92,16 @@ fn verdict_counts(record: &Record) -> String {
         .collect();
     counts.join(", ")
 }
+
+/// What a record is about, in a word or two: the checkpoint, or whatever stands in its place.
+fn about(record: &Record) -> String {
+    use assay_ledgers::Body;
+    match (&record.identity, &record.body) {
+        (Some(identity), _) => identity.checkpoint.name.clone(),
+        (None, Body::Task(body)) => body.endpoint.clone(),
+        (None, Body::External(body)) => body.subject.clone(),
+        (None, Body::Decision(body)) => body.question.clone(),
+        (None, Body::Invalidation(body)) => format!("record {}", body.record.short()),
+        (None, _) => String::new(),
+    }
+}
