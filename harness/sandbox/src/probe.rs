@@ -8,8 +8,6 @@ use std::io::Write;
 use std::net::TcpListener;
 
 const PROGRAM: &str = include_str!("probe.py");
-/// What may stand at the top of the root.
-const TOP: [&str; 10] = ["bin", "dev", "lib", "lib32", "lib64", "locked", "sbin", "tmp", "usr", "work"];
 
 /// One try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,7 +22,7 @@ Examples:
 /// each hidden test catches some mutant that no other test catches.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Check {
+pub(super) struct Check {
     /// Tasks, instead of all
     #[arg(value_name = "TASK")]
     tasks: Vec<String>,

@@ -20,7 +20,7 @@ const RUNNER: &str = include_str!("../../../../fixtures/adq/ledger/tests/public/
 /// A small task that is sound as it stands: change it piece by piece, and let `assay adq check` say what is missing.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct New {
+pub(super) struct New {
     /// The task's name: small letters, digits and -
     #[arg(value_name = "TASK")]
     name: String,
