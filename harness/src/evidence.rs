@@ -42,6 +42,6 @@ pub fn record(
 }
 
 /// The command as the user would type it anywhere: where this machine keeps the binary is no evidence.
-fn command() -> impl Iterator<Item = String> {
+pub(crate) fn command() -> impl Iterator<Item = String> {
     std::iter::once("assay".to_owned()).chain(std::env::args().skip(1))
 }

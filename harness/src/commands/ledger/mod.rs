@@ -1,7 +1,9 @@
 //! `assay ledger`: the evidence of earlier runs.
 
 mod export;
+mod figures;
 mod import;
+mod invalidate;
 mod list;
 mod publish;
 mod show;
@@ -41,8 +43,10 @@ enum Action {
     Publish(publish::Publish),
     /// Take in the records of another machine's ledger
     Import(import::Import),
-    /// Every figure of every record, a row each
+    /// Every record, or every figure of every record
     Export(export::Export),
+    /// Say why a record no longer counts
+    Invalidate(invalidate::Invalidate),
 }
 
 /// Which ledger a command reads.
@@ -77,6 +81,7 @@ impl Ledger {
             Action::Publish(command) => command.run(format),
             Action::Import(command) => command.run(format),
             Action::Export(command) => command.run(format),
+            Action::Invalidate(command) => command.run(format),
         }
     }
 }
