@@ -8,7 +8,7 @@ use super::task::Task;
 use super::tools::{Workspace, schemas};
 use super::transcript::Transcript;
 use assay_ledgers::{TaskOutcome, Verdict};
-use assay_sandbox::{Outcome, SandboxError};
+use assay_sandbox::{Outcome, ProbeRow, SandboxError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
@@ -84,6 +84,8 @@ pub struct Attempt {
     pub seconds: f64,
     /// What its test runs printed.
     pub test_runs: Vec<Outcome>,
+    /// What the probe met that proved the isolation before anything ran; empty where it did not.
+    pub probe: Vec<ProbeRow>,
 }
 
 /// The judgement of an attempt.
@@ -154,21 +156,19 @@ pub fn attempt(
         prompt_tokens: 0,
         completion_tokens: 0,
     };
-    let mut ending = run.to_the_end(endpoint, started)?;
+    let bench = setting.bench;
+    let (mut ending, probe) = match bench.sandbox.probe(&bench.interpreter) {
+        Ok(probe) => (run.to_the_end(endpoint, started)?, probe.rows),
+        Err(error) => (Ending::Infrastructure(error.to_string()), Vec::new()),
+    };
     let patch = Patch::between(&task.repo, &run.workspace.tree);
     let mut violations = run.workspace.violations;
     violations.extend(patch.violations(task));
-    let grade = match patch.apply(task).map_err(|error| error.to_string()) {
-        Err(reason) => Err(reason),
-        Ok(tree) => setting.bench.grade(task, &tree).map_err(|error| error.to_string()),
-    };
-    let grade = match grade {
-        Ok(grade) => Some(grade),
-        Err(reason) => {
-            ending = Ending::Infrastructure(reason);
-            None
-        }
-    };
+    let grade = if probe.is_empty() { Ok(None) } else { graded(bench, task, &patch).map(Some) };
+    let grade = grade.unwrap_or_else(|reason| {
+        ending = Ending::Infrastructure(reason);
+        None
+    });
     Ok(Attempt {
         transcript: run.transcript,
         ending,
@@ -181,7 +181,13 @@ pub fn attempt(
         completion_tokens: run.completion_tokens,
         seconds: started.elapsed().as_secs_f64(),
         test_runs: run.workspace.test_runs,
+        probe,
     })
+}
+
+fn graded(bench: &Bench, task: &Task, patch: &Patch) -> Result<Grade, String> {
+    let tree = patch.apply(task).map_err(|error| error.to_string())?;
+    bench.grade(task, &tree).map_err(|error| error.to_string())
 }
 
 impl Loop<'_> {

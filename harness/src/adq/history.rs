@@ -1,9 +1,11 @@
 //! A history of exactly as many tokens as are asked for: notes at their places, small talk between them.
 
 use super::task::TaskError;
-use assay_engine::checkpoint::tokenizer::{Tokenizer, TokenizerError};
+use assay_engine::checkpoint::tokenizer::Tokenizer;
 use assay_engine::file;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 
 const MAX_BYTES: u64 = 1 << 20;
@@ -65,8 +67,8 @@ pub struct History {
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The tokenizer failed.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+    #[error("cannot count tokens: {0}")]
+    Counter(String),
     /// The notes alone are longer.
     #[error("the notes and little else have {found} tokens, expected at most the {wanted} that were asked for")]
     TooShort {
@@ -85,6 +87,51 @@ pub enum HistoryError {
     },
 }
 
+/// Counts the tokens of texts, as a checkpoint's tokenizer has them.
+pub trait Counter {
+    /// Tokens of a text, nothing added to it.
+    ///
+    /// # Errors
+    /// When the tokenizer fails, in words.
+    fn count(&self, text: &str) -> Result<usize, String>;
+}
+
+impl Counter for Tokenizer {
+    fn count(&self, text: &str) -> Result<usize, String> {
+        Ok(self.encode(text).map_err(|error| error.to_string())?.len())
+    }
+}
+
+impl Counter for super::http::HttpEndpoint {
+    fn count(&self, text: &str) -> Result<usize, String> {
+        self.tokens(text)
+    }
+}
+
+/// Counts a text once.
+pub struct Remembering<'a> {
+    counter: &'a dyn Counter,
+    known: RefCell<HashMap<String, usize>>,
+}
+
+impl<'a> Remembering<'a> {
+    /// Around a counter.
+    pub fn new(counter: &'a dyn Counter) -> Self {
+        Self { counter, known: RefCell::default() }
+    }
+}
+
+impl Counter for Remembering<'_> {
+    fn count(&self, text: &str) -> Result<usize, String> {
+        if let Some(&count) = self.known.borrow().get(text) {
+            return Ok(count);
+        }
+        let count = self.counter.count(text)?;
+        self.known.borrow_mut().insert(text.to_owned(), count);
+        Ok(count)
+    }
+}
+
 impl HistorySpec {
     pub(super) fn read(path: &Path) -> Result<Self, TaskError> {
         let invalid = |reason: String| TaskError::Invalid { path: path.to_owned(), reason };
@@ -101,14 +148,14 @@ impl HistorySpec {
         Ok(spec)
     }
 
-    /// A history of exactly `tokens` tokens of this tokenizer, when it is encoded alone.
+    /// A history of exactly `tokens` tokens by this counter, when it is encoded alone.
     ///
     /// # Errors
     /// When the notes alone are longer, or this tokenizer has no text of that length.
-    pub fn write(&self, tokenizer: &Tokenizer, tokens: usize) -> Result<History, HistoryError> {
+    pub fn write(&self, counter: &dyn Counter, tokens: usize) -> Result<History, HistoryError> {
         let body = tokens.saturating_sub(TAIL_TOKENS);
-        let (mut text, places) = self.body(tokenizer, body)?;
-        let base = tokenizer.encode(&text)?.len();
+        let (mut text, places) = self.body(counter, body)?;
+        let base = counter.count(&text).map_err(HistoryError::Counter)?;
         let mut fill = tokens.saturating_sub(base);
         if fill == 0 {
             return Err(HistoryError::TooShort { wanted: tokens, found: base });
@@ -118,7 +165,7 @@ impl HistorySpec {
         for _ in 0..MAX_CORRECTIONS {
             text.truncate(body_bytes);
             (0..fill).for_each(|_| text.push_str(FILL));
-            found = tokenizer.encode(&text)?.len();
+            found = counter.count(&text).map_err(HistoryError::Counter)?;
             if found == tokens {
                 let places = places.iter().map(|&at| at as f64 / text.len() as f64).collect();
                 return Ok(History { text, tokens, places });
@@ -129,7 +176,7 @@ impl HistorySpec {
     }
 
     /// Lines up to `tokens` tokens, a little less, and the byte at which each note starts.
-    fn body(&self, tokenizer: &Tokenizer, tokens: usize) -> Result<(String, Vec<usize>), HistoryError> {
+    fn body(&self, counter: &dyn Counter, tokens: usize) -> Result<(String, Vec<usize>), HistoryError> {
         let mut random = Random(self.seed);
         let (mut text, mut places, mut used, mut number) = (String::new(), Vec::new(), 0, 0_u64);
         let mut notes = self.note.iter().peekable();
@@ -141,14 +188,14 @@ impl HistorySpec {
                 None => format!("[{number}] {}\n", self.small_talk.line(&mut random)),
             };
             // Lines end a token in the tokenizers in use; the exact count is taken of the whole text at the end.
-            let length = tokenizer.encode(&line)?.len();
+            let length = counter.count(&line).map_err(HistoryError::Counter)?;
             let left: usize = tokens.saturating_sub(used);
             if due.is_none() && (length > left || (notes.peek().is_none() && left == 0)) {
                 // Notes that are left come last: a short history is notes alone.
                 let Some(note) = notes.next() else { return Ok((text, places)) };
                 places.push(text.len());
                 text += &format!("[{number}] {}\n", note.text);
-                used += tokenizer.encode(&note.text)?.len();
+                used += counter.count(&note.text).map_err(HistoryError::Counter)?;
                 continue;
             }
             if due.is_some() {

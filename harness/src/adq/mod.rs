@@ -9,19 +9,33 @@
 //!
 //! Files: `task.rs`, `tree.rs`, `history.rs` what a task is; `check.rs` whether it is sound; `tools.rs`, `attempt.rs`,
 //! `transcript.rs`, `patch.rs`, `grade.rs` one attempt; `endpoint.rs`, `sampling.rs` what is asked; `scripted.rs`, `cheats.rs` agents
-//! without a model; `controls.rs` what these must get.
+//! without a model; `controls.rs` what these must get; `http.rs`, `own_server.rs`, `subject.rs` what is qualified; `tier.rs` exact lengths;
+//! `determinism.rs`, `behaviour.rs`, `operations.rs`, `layers.rs` the other layers; `rows.rs` verdicts; `evidence.rs`, `regrade.rs`, `page.rs` what is kept
+//! of a run, and how it is read again.
 
 pub mod attempt;
+pub mod behaviour;
 pub mod cheats;
 pub mod check;
 pub mod controls;
+pub mod determinism;
 pub mod endpoint;
+pub mod evidence;
 pub mod grade;
 pub mod history;
+pub mod http;
+pub mod operations;
+pub mod layers;
+pub mod own_server;
+pub mod page;
 pub mod patch;
+pub mod regrade;
+pub mod rows;
 pub mod sampling;
 pub mod scripted;
+pub mod subject;
 pub mod task;
+pub mod tier;
 pub mod tools;
 pub mod transcript;
 pub mod tree;

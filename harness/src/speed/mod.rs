@@ -11,3 +11,4 @@ mod summary;
 pub use plan::{Cap, SpeedPlan};
 pub use run::{Measured, Sample, run};
 pub use summary::{Summary, summarise};
+pub(crate) use summary::{low_water, margin_kept};
