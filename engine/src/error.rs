@@ -5,6 +5,7 @@ use crate::device::DeviceError;
 use crate::expert_cache::{CacheError, EncodeError};
 use crate::model::ModelError;
 use crate::synth::SynthError;
+use crate::trace::TraceError;
 
 /// An engine error.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +112,12 @@ pub enum EngineError {
     /// A synthetic model's.
     #[error(transparent)]
     Synthetic(#[from] SynthError),
+    /// A trace's.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A trace is being written already.
+    #[error("a trace is being written already: it must be finished before another is started")]
+    Traced,
     /// No memory for the experts.
     #[error("cannot map {bytes} bytes of host memory for the experts: {source}")]
     HostMemory {

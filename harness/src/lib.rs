@@ -7,6 +7,7 @@
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
 //!   `reference_test.rs`: what is measured; `synth.rs`: synthetic models; `evidence.rs`: from a finished run to a record.
 //! - `adq/`: development tasks, agents, sandboxes, grades.
+//! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
 pub mod adq;
@@ -29,6 +30,8 @@ pub mod speed;
 pub mod statistics;
 pub mod suite;
 pub mod synth;
+pub mod trace_diff;
+pub mod tracing;
 pub mod windows;
 
 pub use cli::run;

@@ -97,13 +97,13 @@ impl Subject {
     fn replay(self, spec: ModelSpec, fault: Fault) -> Vec<Judgement> {
         let plan = MemoryPlan::new(&spec, &self.options).unwrap();
         let device = HostDevice::new(plan.resident_budget(self.options.max_chunk), HostOptions::default()).unwrap();
-        let device = Faulty { inner: device, fault: Fault::None };
+        let device = Faulty::new(device);
         let mut engine =
             Engine::load(device, &self.folder.checkpoint, Arc::new(spec), Arc::new(self.bank), None, self.options)
                 .unwrap();
         let earlier: Vec<u32> = (0..900).map(|index| (index * 31 + 7) % 4096).collect();
         engine.prefill(&earlier).unwrap();
-        engine.device_mut().fault = fault;
+        engine.device_mut().plant(fault);
         let observed: Observed = observe(&mut engine, &self.artifact, &self.binding, "assay".to_owned()).unwrap();
         judge(&self.artifact, &observed, &self.gate).1
     }

@@ -27,7 +27,7 @@ pub use span::{ALIGNMENT, Buffer, Carver, Span, align_up};
 use crate::bank::HostBank;
 
 /// Kinds of device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
     /// CPU kernels over an arena.
     Host,

@@ -182,8 +182,7 @@ impl Notebook {
                 figures: BTreeMap::new(),
             }],
         };
-        let verdict =
-            VerdictRow { row: kept.task.clone(), verdict: judged.verdict, reason: judged.reason.clone() };
+        let verdict = VerdictRow { row: kept.task.clone(), verdict: judged.verdict, reason: judged.reason.clone() };
         let parts = Parts { tasks: vec![row.clone()], verdicts: vec![verdict], ..Parts::default() };
         Ok((self.append(Stage::Attempt, parts, vec![transcript, attempt])?, row))
     }
@@ -316,7 +315,8 @@ impl RecordedAttempt {
 /// A record's log, checked against its hash.
 fn log(folder: &std::path::Path, record: &Record, name: &str) -> anyhow::Result<Vec<u8>> {
     let short = record.hash.short();
-    let log = record.logs.iter().find(|log| log.name == name).with_context(|| format!("record {short} has no {name}"))?;
+    let log =
+        record.logs.iter().find(|log| log.name == name).with_context(|| format!("record {short} has no {name}"))?;
     let mut content = Vec::new();
     Ledger::read_log(folder, log)?.take(MAX_LOG_BYTES).read_to_end(&mut content)?;
     ensure!(Sha256::of(&content) == log.sha256, "record {short}: {name} is not what was recorded");

@@ -50,7 +50,11 @@ pub fn fidelity(config: &str) -> anyhow::Result<(VerdictRow, Value)> {
     let bad = verdicts.iter().find(|row| matches!(row.verdict, Verdict::Fail | Verdict::Invalid));
     let compared = format!("{} prompts of up to {longest} tokens: {} rows pass", lengths.len(), count(Verdict::Pass));
     let found = match bad {
-        Some(bad) => row(FIDELITY, bad.verdict, format!("{compared}, {} fail; {}: {}", count(Verdict::Fail), bad.row, bad.reason)),
+        Some(bad) => row(
+            FIDELITY,
+            bad.verdict,
+            format!("{compared}, {} fail; {}: {}", count(Verdict::Fail), bad.row, bad.reason),
+        ),
         None if count(Verdict::Incomplete) > 0 || longest < STANDARD_TOKENS => {
             let missing = format!("{compared}; not run: lengths above {longest} up to {STANDARD_TOKENS}");
             row(FIDELITY, Verdict::Incomplete, missing)
@@ -112,7 +116,8 @@ pub fn memory(config: &str, repository: &Repository, tokens: usize) -> anyhow::R
     let vocabulary = Tokenizer::open(runtime.opened.folder.checkpoint.dir())?.largest_id().max(1);
     let longest = runtime.engine.calibration().map_or(0, |calibration| calibration.max_prompt_tokens);
     let length = tokens.min(longest).max(1);
-    let prompt: Vec<u32> = (0..length as u32).map(|place| 16 % vocabulary + place % 64).map(|id| id % vocabulary).collect();
+    let prompt: Vec<u32> =
+        (0..length as u32).map(|place| 16 % vocabulary + place % 64).map(|id| id % vocabulary).collect();
     runtime.engine.reset();
     let mut token = runtime.engine.prefill(&prompt)?;
     for _ in 0..DECODED_TOKENS {
@@ -122,7 +127,10 @@ pub fn memory(config: &str, repository: &Repository, tokens: usize) -> anyhow::R
     let judged = margin_kept(&marks, margin);
     let reason = format!("prompt of {length} tokens, {DECODED_TOKENS} decoded: {}", judged.reason);
     let verdict = if length < tokens && judged.verdict == Verdict::Pass { Verdict::Incomplete } else { judged.verdict };
-    Ok((row(MEMORY, verdict, reason), json!({"low_water_bytes": marks, "margin_bytes": margin, "prompt_tokens": length})))
+    Ok((
+        row(MEMORY, verdict, reason),
+        json!({"low_water_bytes": marks, "margin_bytes": margin, "prompt_tokens": length}),
+    ))
 }
 
 /// Operations as a verdict, to be joined with the controls.

@@ -84,9 +84,8 @@ fn chat(model: &str, turns: &[(&str, &str)], stream: bool, tokens: u32) -> Value
 }
 
 fn answer(endpoint: &HttpEndpoint, request: &Value) -> Result<String, String> {
-    let exchange = endpoint
-        .post("/v1/chat/completions", &request.to_string(), SECONDS)
-        .map_err(|error| error.to_string())?;
+    let exchange =
+        endpoint.post("/v1/chat/completions", &request.to_string(), SECONDS).map_err(|error| error.to_string())?;
     if exchange.status != 200 {
         return Err(format!("status {}: {}", exchange.status, exchange.response.chars().take(200).collect::<String>()));
     }

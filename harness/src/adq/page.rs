@@ -61,7 +61,12 @@ fn turn(line: &Line) -> String {
             let said = match Reply::read(response) {
                 Ok(reply) => {
                     let counts = format!("{:?} in, {:?} out", reply.prompt_tokens, reply.completion_tokens);
-                    format!("<pre>{}</pre><p>{} ({})</p>", cut(&reply.content), escape(&reply.finish_reason), escape(&counts))
+                    format!(
+                        "<pre>{}</pre><p>{} ({})</p>",
+                        cut(&reply.content),
+                        escape(&reply.finish_reason),
+                        escape(&counts)
+                    )
                 }
                 Err(_) => format!("<p>status {status}</p><pre>{}</pre>", cut(response)),
             };

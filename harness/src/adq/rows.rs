@@ -72,7 +72,9 @@ pub fn controls(found: &[ControlRow]) -> (Verdict, String) {
         return (Verdict::Incomplete, "no controls were run".to_owned());
     }
     if wrong.is_empty() {
-        let words = format!("{others} controls got the verdicts that they deserve; {cheats} cheats were tried, none got anything");
+        let words = format!(
+            "{others} controls got the verdicts that they deserve; {cheats} cheats were tried, none got anything"
+        );
         return (Verdict::Pass, words);
     }
     (Verdict::Invalid, format!("{} of {} controls went wrong: {}", wrong.len(), found.len(), wrong.join("; ")))

@@ -16,6 +16,8 @@ mod reference_test;
 mod report;
 mod roofline;
 mod synth;
+mod trace;
+mod trace_diff;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -48,6 +50,10 @@ pub enum Command {
     Export(export::Export),
     /// Made-up weights in the shape of a real model
     Synth(synth::Synth),
+    /// Write down what every launch of a request reads and writes
+    Trace(trace::Trace),
+    /// Find the first launch in which two traces part
+    TraceDiff(trace_diff::TraceDiff),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
     /// Make the published figures out of the tracked ledger
@@ -80,6 +86,8 @@ impl Command {
             Command::Export(command) => command.run(format),
             Command::Synth(command) => command.run(format),
             Command::Identity(command) => command.run(format),
+            Command::Trace(command) => command.run(format),
+            Command::TraceDiff(command) => command.run(format),
             Command::Report(command) => command.run(format),
             Command::Roofline(command) => command.run(format),
             Command::Doctor(command) => command.run(format),

@@ -61,5 +61,7 @@ pub(super) fn answer(summary: &Value, rows: &[VerdictRow], evidence: Option<Sha2
     for (name, share) in summary["shares"].as_object().into_iter().flatten() {
         answer = answer.line(format!("{name}: {} of tasks, 95 % interval {}", share["value"], share["ci95"]));
     }
-    Ok(answer.line(evidence.map_or("no last record: the run ended early".to_owned(), |hash| format!("record {}", hash.short()))))
+    Ok(answer.line(
+        evidence.map_or("no last record: the run ended early".to_owned(), |hash| format!("record {}", hash.short())),
+    ))
 }

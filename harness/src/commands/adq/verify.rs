@@ -40,7 +40,9 @@ impl Verify {
         for VerdictRow { row, verdict, reason } in &rows {
             table.row([row, verdict.as_str(), reason]);
         }
-        Answer::new(&json!({ "run": run.plan.run, "rows": rows, "run_rows": rows_of(&run) }))?.table(table).print(format)?;
+        Answer::new(&json!({ "run": run.plan.run, "rows": rows, "run_rows": rows_of(&run) }))?
+            .table(table)
+            .print(format)?;
         Ok(Exit::worst(rows.iter().map(|row| row.verdict)))
     }
 }
@@ -73,9 +75,10 @@ fn verdicts(run: &RecordedRun) -> VerdictRow {
     for attempt in &run.attempts {
         let kept = &attempt.kept;
         let judged = judge(&kept.ending, &kept.patch, &kept.violations, kept.grade.as_ref());
-        let same = attempt.record.verdicts.first().is_some_and(|row| {
-            row.verdict == judged.verdict && row.reason == judged.reason && row.row == kept.task
-        });
+        let same =
+            attempt.record.verdicts.first().is_some_and(|row| {
+                row.verdict == judged.verdict && row.reason == judged.reason && row.row == kept.task
+            });
         if !same {
             let reason = format!("{}: what was kept says {}: {}", kept.task, judged.verdict, judged.reason);
             return row("verdicts", Verdict::Invalid, reason);
