@@ -4,6 +4,7 @@ use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::expert_cache::{CacheError, EncodeError};
 use crate::model::ModelError;
+use crate::sampling::SamplingError;
 use crate::synth::SynthError;
 use crate::trace::TraceError;
 
@@ -97,6 +98,9 @@ pub enum EngineError {
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
+    /// No token could be chosen.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
     /// The device's words.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -9,6 +9,7 @@
 //! - [`session`]: state of earlier requests, for those that begin alike
 //! - [`memory`]: how many bytes everything needs
 //! - [`residency`]: HCS, which experts are on the device
+//! - [`sampling`]: from logits to a token
 //! - [`weights`], [`bank`]: what is on the device for good, what waits in host memory
 //! - [`expert_cache`]: packed experts on disk
 //! - [`checkpoint`], [`model`]: files, and what a model is as data
@@ -30,6 +31,7 @@ pub mod model;
 pub mod model_folder;
 pub mod options;
 pub mod residency;
+pub mod sampling;
 pub mod session;
 pub mod synth;
 pub mod trace;

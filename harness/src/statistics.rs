@@ -182,4 +182,4 @@ fn check(samples: &[f64], expected: &'static str, good: impl Fn(f64) -> bool) ->
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

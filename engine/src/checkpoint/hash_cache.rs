@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::error::CheckpointError;
 use crate::file;
 
-/// Files with fewer bytes are hashed each time: it takes a millisecond.
-const MIN_BYTES: u64 = 1 << 20;
+/// Files with fewer bytes are hashed each time: it takes ten milliseconds.
+const MIN_BYTES: u64 = 16 << 20;
 /// The longest list that is read, in bytes: some 50,000 files.
 const MAX_LIST_BYTES: u64 = 16 << 20;
 /// A file that changed less than this before it was hashed may have changed once more within one tick of the file
@@ -153,7 +153,7 @@ mod tests {
             cache.save().unwrap();
             hashed
         };
-        std::fs::write(&model, vec![0_u8; 2 << 20]).unwrap();
+        std::fs::write(&model, vec![0_u8; MIN_BYTES as usize]).unwrap();
         assert_eq!(hash(false, "a").unwrap(), "a");
         assert!(!list.exists(), "a file that has just been written is not remembered");
         std::thread::sleep(SETTLED + Duration::from_millis(1100));
@@ -169,7 +169,7 @@ mod tests {
 
         // The same size and the same time of modification, as a forger would leave them.
         let modified = model.metadata().unwrap().modified().unwrap();
-        std::fs::write(&model, vec![1_u8; 2 << 20]).unwrap();
+        std::fs::write(&model, vec![1_u8; MIN_BYTES as usize]).unwrap();
         std::fs::File::options().write(true).open(&model).unwrap().set_modified(modified).unwrap();
         assert_eq!(hash(false, "c").unwrap(), "c");
 

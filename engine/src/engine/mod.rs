@@ -35,7 +35,7 @@ pub use sequence::Sequence;
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;
 use crate::device::kernel::{KvSpan, MatrixSpan};
-use crate::device::{Arithmetic, Buffer, Device, Kernel, Launch, LinkCounters, Span, Stream};
+use crate::device::{Arithmetic, Buffer, Device, Kernel, Launch, LinkCounters, Overhead, Span, Stream};
 use crate::error::EngineError;
 use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
 use crate::memory::{MemoryPlan, Workspace};
@@ -219,6 +219,13 @@ impl<D: Device> Engine<D> {
     /// What the link has carried since the device was made.
     pub fn link(&self) -> LinkCounters {
         self.device.link()
+    }
+    /// What the driver takes beside the arena.
+    ///
+    /// # Errors
+    /// When the driver does not say.
+    pub fn overhead(&self) -> Result<Option<Overhead>, EngineError> {
+        Ok(self.device.overhead()?)
     }
     /// Hits, misses and bytes of decode since the last call.
     pub fn take_counters(&mut self) -> ResidencyCounters {

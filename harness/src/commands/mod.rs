@@ -4,6 +4,8 @@ mod adq;
 mod benchmark;
 mod cache;
 mod checkpoint_check;
+mod claims;
+mod compare;
 mod completions;
 mod doctor;
 mod export;
@@ -11,10 +13,12 @@ mod hcs_sim;
 mod heatmap;
 mod identity;
 mod ledger;
+mod peer;
 mod perplexity;
 mod reference_test;
 mod report;
 mod roofline;
+mod serve;
 mod synth;
 mod trace;
 mod trace_diff;
@@ -30,6 +34,10 @@ pub enum Command {
     Benchmark(benchmark::Benchmark),
     /// Time one fixed configuration, for regressions
     SpeedTest(benchmark::SpeedTest),
+    /// Run two configs or builds in turns and compare their speed
+    Compare(compare::Compare),
+    /// Serve a config over HTTP, as OpenAI's API
+    Serve(serve::Serve),
     /// How well a config predicts held-out text
     Perplexity(perplexity::Perplexity),
     /// Compare a checkpoint with the reference.json in its folder
@@ -56,10 +64,14 @@ pub enum Command {
     TraceDiff(trace_diff::TraceDiff),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
+    /// The white paper's claims, and where we stand on each
+    Claims(claims::Claims),
     /// Make the published figures out of the tracked ledger
     Report(report::Report),
     /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
     Roofline(roofline::RooflineCommand),
+    /// Time another program on the same weights, in turns with Assay
+    Peer(peer::Peer),
     /// What this machine can run, what is missing, and how to get it
     Doctor(doctor::Doctor),
     /// Print a completion script for a shell
@@ -75,6 +87,9 @@ impl Command {
         match self {
             Command::Benchmark(command) => command.run(format),
             Command::SpeedTest(command) => command.run(format),
+            Command::Claims(command) => command.run(format),
+            Command::Compare(command) => command.run(format),
+            Command::Serve(command) => command.run(format),
             Command::Perplexity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
             Command::Heatmap(command) => command.run(format),
@@ -90,6 +105,7 @@ impl Command {
             Command::TraceDiff(command) => command.run(format),
             Command::Report(command) => command.run(format),
             Command::Roofline(command) => command.run(format),
+            Command::Peer(command) => command.run(format),
             Command::Doctor(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }

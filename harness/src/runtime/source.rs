@@ -31,7 +31,7 @@ const LEFTOVERS: [&str; 2] = ["target", "__pycache__"];
 ///
 /// # Errors
 /// When the sources, or a git repository that is there, cannot be read.
-pub(super) fn source(repository: &Repository) -> anyhow::Result<SourceIdentity> {
+pub fn source(repository: &Repository) -> anyhow::Result<SourceIdentity> {
     let inputs = Some(inputs_digest(repository.root())?);
     let source = commit(repository)?;
     if source.commit == UNKNOWN {

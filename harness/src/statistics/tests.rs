@@ -160,3 +160,23 @@ proptest! {
         prop_assert!((forth.ci95.unwrap().low * back.ci95.unwrap().high - 1.0).abs() < 1e-12);
     }
 }
+
+/// Numbers for simulations, the same in every run.
+pub(crate) struct Draws(fastrand::Rng);
+
+impl Draws {
+    pub(crate) fn new(seed: u64) -> Self {
+        Draws(fastrand::Rng::with_seed(seed))
+    }
+
+    /// Evenly from 0 to 1.
+    pub(crate) fn share(&mut self) -> f64 {
+        self.0.f64()
+    }
+
+    /// From the standard normal distribution, by the method of Box and Muller.
+    pub(crate) fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.share()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.share()).cos()
+    }
+}

@@ -120,6 +120,6 @@ fn logits(expected: &Logits<'_>, found: &Logits<'_>, tolerance: Tolerance) -> Ve
         findings.push(words("chosen token", format!("{}, expected {}", found.chosen, expected.chosen)));
     }
     let both = [expected.logits.clone()];
-    findings.extend(tensors("the", &both, &[found.logits.clone()], tolerance));
+    findings.extend(tensors("the", &both, std::slice::from_ref(&found.logits), tolerance));
     findings
 }

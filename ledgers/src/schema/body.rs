@@ -80,6 +80,36 @@ pub struct SpeedBody {
     /// How decode brought cold experts in, where the device has a choice: measured at startup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold_path: Option<String>,
+    /// Each MoE layer in decode, in order, warm-ups included; empty in records that did not count them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LayerResidency>,
+    /// What of the budget the driver had; absent where there is no driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<DriverMemory>,
+}
+
+/// One MoE layer in decode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerResidency {
+    /// Its experts on the device, at the end.
+    pub resident: u64,
+    /// Routes that found their expert there.
+    pub hits: u64,
+    /// Routes that did not.
+    pub misses: u64,
+}
+
+/// What a driver takes of the budget, bytes, as its gauge of the whole card sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverMemory {
+    /// Context, code and streams.
+    pub context_bytes: u64,
+    /// Kept for captured graphs.
+    pub graphs_reserved_bytes: u64,
+    /// What the card's free memory shrank by after the arena was taken.
+    pub graphs_bytes: u64,
 }
 
 /// What a speed row measures.

@@ -1,11 +1,13 @@
 //! `assay ledger`: the evidence of earlier runs.
 
+mod add;
 mod export;
 mod figures;
 mod import;
 mod invalidate;
 mod list;
 mod publish;
+mod record;
 mod show;
 mod verify;
 
@@ -41,10 +43,14 @@ enum Action {
     Show(show::Show),
     /// Copy chosen records of this machine into the tracked ledger
     Publish(publish::Publish),
+    /// Run a command and keep its outcome
+    Record(record::RecordCommand),
     /// Take in the records of another machine's ledger
     Import(import::Import),
     /// Every record, or every figure of every record
     Export(export::Export),
+    /// Keep a decision, or a result of somebody else's
+    Add(add::Add),
     /// Say why a record no longer counts
     Invalidate(invalidate::Invalidate),
 }
@@ -79,8 +85,10 @@ impl Ledger {
             Action::List(command) => command.run(format),
             Action::Show(command) => command.run(format),
             Action::Publish(command) => command.run(format),
+            Action::Record(command) => command.run(format),
             Action::Import(command) => command.run(format),
             Action::Export(command) => command.run(format),
+            Action::Add(command) => command.run(format),
             Action::Invalidate(command) => command.run(format),
         }
     }
