@@ -30,6 +30,8 @@ pub struct Setting<'a> {
     pub history: Option<&'a str>,
     /// Exact tokens that the first request must have, where that is claimed.
     pub first_request_tokens: Option<u64>,
+    /// Most tokens of an answer, where the context leaves fewer than the task allows.
+    pub completion_tokens: u32,
 }
 
 /// How an agent's part ended.
@@ -203,7 +205,8 @@ impl Loop<'_> {
             if left <= 0.0 {
                 return Ok(Ending::OutOfTime(limits.seconds));
             }
-            let request = request(self.task, self.setting, &self.messages, limits.completion_tokens);
+            let tokens = limits.completion_tokens.min(self.setting.completion_tokens);
+            let request = request(self.task, self.setting, &self.messages, tokens);
             let exchange = match endpoint.complete(&request, left) {
                 Ok(exchange) => exchange,
                 Err(EndpointError::Interrupted(interrupted)) => return Err(interrupted),

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::path::Path;
 
-/// Turns of a scripted agent that never ends: as many as any agent has.
+/// The model's name in the requests of an agent that has none.
 const MODEL: &str = "scripted";
 
 /// What came of a control.
@@ -84,7 +84,14 @@ impl Subject<'_> {
 
 /// The setting of an agent without a model.
 pub fn scripted_setting<'a>(bench: &'a Bench, history: Option<&'a str>) -> Setting<'a> {
-    Setting { bench, model: MODEL, sampling: SamplingContract::GREEDY, history, first_request_tokens: None }
+    Setting {
+        bench,
+        model: MODEL,
+        sampling: SamplingContract::GREEDY,
+        history,
+        first_request_tokens: None,
+        completion_tokens: u32::MAX,
+    }
 }
 
 fn agent_row(agent: ScriptedAgent, place: Place<'_>, task: &Task) -> Result<ControlRow, Interrupted> {

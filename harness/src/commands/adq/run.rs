@@ -60,6 +60,9 @@ pub(super) struct Run {
     /// Attempts at each task
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "N")]
     attempts: u32,
+    /// Most tokens of an answer, instead of the task's limit
+    #[arg(long, value_name = "N")]
+    completion_tokens: Option<u32>,
     /// A task, instead of all; may be repeated
     #[arg(long, value_name = "TASK")]
     task: Vec<String>,
@@ -384,6 +387,7 @@ impl Run {
         let history = fitted.history.as_ref();
         let mut setting = setting(&ground.bench, subject, history.map(|history| history.text.as_str()));
         setting.first_request_tokens = fitted.first_request_tokens.map(|tokens| tokens as u64);
+        setting.completion_tokens = self.completion_tokens(subject, setting.first_request_tokens);
         let mut endpoint = subject.endpoint(task, &ground.fixtures);
         let made = attempt(task, &setting, endpoint.as_mut())?;
         let judged = made.judge();
@@ -404,6 +408,15 @@ impl Run {
         found.verdicts.push((name, judged.verdict));
         found.rows.push(row);
         Ok(())
+    }
+
+    /// What an answer may have: what the flag says, and half of what the context leaves beside the first request, so that there is
+    /// room for the next one.
+    fn completion_tokens(&self, subject: &Subject, first_request: Option<u64>) -> u32 {
+        let asked = self.completion_tokens.unwrap_or(u32::MAX);
+        let Subject::Own(server) = subject else { return asked };
+        let left = server.about.context_tokens.saturating_sub(first_request.unwrap_or(0)) / 2;
+        asked.min(u32::try_from(left.max(1)).unwrap_or(u32::MAX))
     }
 
     /// The rows beside tasks and determinism. Takes the subject, for its server must be gone before memory is looked at.
@@ -465,7 +478,14 @@ impl Run {
 
 fn setting<'a>(bench: &'a Bench, subject: &'a Subject, history: Option<&'a str>) -> Setting<'a> {
     let model = subject.model();
-    Setting { bench, model, sampling: SamplingContract::GREEDY, history, first_request_tokens: None }
+    Setting {
+        bench,
+        model,
+        sampling: SamplingContract::GREEDY,
+        history,
+        first_request_tokens: None,
+        completion_tokens: u32::MAX,
+    }
 }
 
 /// A scripted agent's first task, as an answer that can be compared.
