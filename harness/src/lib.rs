@@ -5,7 +5,7 @@
 //! - `repository.rs`: where files are found; `config/`: what is run; `suite/`: which measurements; `corpus/`: pinned texts,
 //!   and prompts of exact length out of them.
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
-//!   `reference_test.rs`, `session_equivalence/`, `session_benchmark/`: what is measured; `compare/`: two runs in turns;
+//!   `reference_test.rs`, `session_equivalence/`, `session_benchmark/`: what is measured; `compare/`: two of them in turns;
 //!   `synth.rs`: synthetic models; `peer/`: other programs on the same machine; `evidence.rs`: from a finished run to a record;
 //!   `claims.rs`: where we stand on the white paper's claims.
 //! - `adq/`: development tasks, agents, sandboxes, grades.

@@ -74,7 +74,7 @@ impl Gate {
 fn as_speed(measure: Measure, [low, high]: [f64; 2]) -> [f64; 2] {
     match measure {
         Measure::Prefill | Measure::Decode => [low, high],
-        Measure::HttpFirstToken | Measure::HttpLastToken | Measure::HttpInterToken => [1.0 / high, 1.0 / low],
+        _ => [1.0 / high, 1.0 / low],
     }
 }
 
