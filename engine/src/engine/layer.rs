@@ -30,8 +30,8 @@ pub(super) struct LayerPass<'a> {
 pub(super) enum Addresses<'a> {
     /// Looked up by the host: uploaded.
     Table(&'a [u64]),
-    /// On the device already: looked up, and fetched, by [`Kernel::FetchExperts`].
-    OnDevice,
+    /// On the device already: the residents', or as [`Kernel::FetchExperts`] has left them.
+    OnDevice(Span<u64>),
 }
 
 impl LayerPass<'_> {
@@ -41,51 +41,38 @@ impl LayerPass<'_> {
         Ok(device.launch(kernel, how)?)
     }
 
-    fn linear<D: Device>(
-        &self,
-        device: &mut D,
-        linear: &Linear,
-        x: Span<f32>,
-        out: Span<f32>,
-    ) -> Result<(), EngineError> {
-        let x = x.first(self.tokens * linear.weight.cols)?;
-        let out = out.first(self.tokens * linear.weight.rows)?;
-        self.launch(device, Kernel::Linear { x, weight: linear.weight, bias: linear.bias, out })?;
-        Ok(())
+    /// Queues kernels of which nothing but the last's output is read later, and that of a norm.
+    fn launch_all<D: Device>(&self, device: &mut D, kernels: &[Kernel]) -> Result<(), EngineError> {
+        let how = Launch { arithmetic: self.arithmetic, scratch: self.workspace.scratch };
+        Ok(device.launch_all(kernels, how)?)
     }
 
-    fn norm<D: Device>(&self, device: &mut D, weight: Span<f32>) -> Result<Span<f32>, EngineError> {
-        let out = self.hidden(self.workspace.normed)?;
-        self.launch(device, Kernel::RmsNorm { x: self.x, weight, eps: self.eps, out })?;
-        Ok(out)
+    fn linear(&self, linear: &Linear, x: Span<f32>, out: Span<f32>) -> Result<Kernel, EngineError> {
+        let x = x.first(self.tokens * linear.weight.cols)?;
+        let out = out.first(self.tokens * linear.weight.rows)?;
+        Ok(Kernel::Linear { x, weight: linear.weight, bias: linear.bias, out })
+    }
+
+    /// Of the residual stream, into `normed`.
+    fn norm(&self, weight: Span<f32>) -> Result<Kernel, EngineError> {
+        Ok(Kernel::RmsNorm { x: self.x, weight, eps: self.eps, out: self.hidden(self.workspace.normed)? })
     }
 
     fn hidden(&self, span: Span<f32>) -> Result<Span<f32>, EngineError> {
         Ok(span.first(self.tokens * self.hidden_size)?)
     }
 
-    fn add_branch<D: Device>(&self, device: &mut D) -> Result<(), EngineError> {
-        let factor = self.spec.residual_multiplier;
-        self.launch(device, Kernel::AddAssign { x: self.x, y: self.hidden(self.workspace.branch)?, factor })?;
-        Ok(())
+    fn add_branch(&self) -> Result<Kernel, EngineError> {
+        let y = self.hidden(self.workspace.branch)?;
+        Ok(Kernel::AddAssign { x: self.x, y, factor: self.spec.residual_multiplier })
     }
 
-    fn rope<D: Device>(
-        &self,
-        device: &mut D,
-        x: Span<f32>,
-        heads: usize,
-        norm: Option<Span<f32>>,
-    ) -> Result<(), EngineError> {
+    fn rope(&self, x: Span<f32>, heads: usize, norm: Option<Span<f32>>) -> Result<Kernel, EngineError> {
         let AttentionSpec { head_dim, rotary_dim, .. } = self.spec.attention;
         let AttentionWeights { cos, sin, .. } = self.weights.attention;
         let x = x.first(self.tokens * heads * head_dim)?;
         let (first_position, position_at, eps) = (self.first_position, self.position_at, self.eps);
-        self.launch(
-            device,
-            Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position, position_at },
-        )?;
-        Ok(())
+        Ok(Kernel::HeadNormRope { x, heads, head_dim, rotary_dim, norm, eps, cos, sin, first_position, position_at })
     }
 
     /// Norm, projections, rope, KV append, attention, output projection, residual.
@@ -94,17 +81,18 @@ impl LayerPass<'_> {
         let (heads, kv_heads) = (spec.num_attention_heads, spec.num_key_value_heads);
         let q_len = self.tokens * heads * spec.head_dim;
         let kv_len = self.tokens * kv_heads * spec.head_dim;
-        let normed = self.norm(device, self.weights.input_layernorm)?;
-        self.linear(device, &weights.q_proj, normed, ws.q)?;
-        self.linear(device, &weights.k_proj, normed, ws.k)?;
-        self.linear(device, &weights.v_proj, normed, ws.v)?;
-        self.rope(device, ws.q, heads, weights.q_norm)?;
-        self.rope(device, ws.k, kv_heads, weights.k_norm)?;
         let (k, v) = (ws.k.first(kv_len)?, ws.v.first(kv_len)?);
         let (first_position, position_at) = (self.first_position, self.position_at);
-        self.launch(device, Kernel::KvAppend { k, v, cache: self.kv, first_position, position_at })?;
-        self.launch(
-            device,
+        let project = [
+            self.norm(self.weights.input_layernorm)?,
+            self.linear(&weights.q_proj, ws.normed, ws.q)?,
+            self.linear(&weights.k_proj, ws.normed, ws.k)?,
+            self.linear(&weights.v_proj, ws.normed, ws.v)?,
+        ];
+        let attend = [
+            self.rope(ws.q, heads, weights.q_norm)?,
+            self.rope(ws.k, kv_heads, weights.k_norm)?,
+            Kernel::KvAppend { k, v, cache: self.kv, first_position, position_at },
             Kernel::Attention {
                 q: ws.q.first(q_len)?,
                 heads,
@@ -116,45 +104,51 @@ impl LayerPass<'_> {
                 sinks: weights.sinks,
                 out: ws.attended.first(q_len)?,
             },
-        )?;
-        self.linear(device, &weights.o_proj, ws.attended, ws.branch)?;
-        self.add_branch(device)
+        ];
+        let output = [self.linear(&weights.o_proj, ws.attended, ws.branch)?, self.add_branch()?];
+        self.launch_all(device, &project)?;
+        self.launch_all(device, &attend)?;
+        self.launch_all(device, &output)
     }
 
     /// Norm, a dense network, residual.
     pub(super) fn dense<D: Device>(&self, device: &mut D, mlp: &DenseWeights) -> Result<(), EngineError> {
-        self.norm(device, self.weights.post_attention_layernorm)?;
-        self.mlp(device, mlp, self.workspace.branch)?;
-        self.add_branch(device)
+        let [gate, up, activate, down] = self.mlp(mlp, self.workspace.branch)?;
+        let norm = self.norm(self.weights.post_attention_layernorm)?;
+        self.launch_all(device, &[norm, gate, up])?;
+        self.launch(device, activate)?;
+        self.launch_all(device, &[down, self.add_branch()?])
     }
 
     /// Gate and up of the normed residual stream, activation, down.
-    fn mlp<D: Device>(&self, device: &mut D, mlp: &DenseWeights, out: Span<f32>) -> Result<(), EngineError> {
+    fn mlp(&self, mlp: &DenseWeights, out: Span<f32>) -> Result<[Kernel; 4], EngineError> {
         let (ws, activation) = (self.workspace, mlp.activation);
         let len = self.tokens * mlp.gate_proj.weight.rows;
-        self.linear(device, &mlp.gate_proj, ws.normed, ws.gate)?;
-        self.linear(device, &mlp.up_proj, ws.normed, ws.up)?;
-        let act = ws.act.first(len)?;
-        self.launch(device, Kernel::SwiGlu { gate: ws.gate.first(len)?, up: ws.up.first(len)?, activation, out: act })?;
-        self.linear(device, &mlp.down_proj, act, out)
+        let (gate, up, act) = (ws.gate.first(len)?, ws.up.first(len)?, ws.act.first(len)?);
+        Ok([
+            self.linear(&mlp.gate_proj, ws.normed, ws.gate)?,
+            self.linear(&mlp.up_proj, ws.normed, ws.up)?,
+            Kernel::SwiGlu { gate, up, activation, out: act },
+            self.linear(&mlp.down_proj, act, out)?,
+        ])
     }
 
     /// Adds a shared expert's output to that of the routed ones.
     fn shared<D: Device>(&self, device: &mut D, shared: &SharedWeights) -> Result<(), EngineError> {
         let ws = self.workspace;
-        self.mlp(device, &shared.mlp, ws.shared_out)?;
         let (x, y) = (self.hidden(ws.branch)?, self.hidden(ws.shared_out)?);
+        for kernel in self.mlp(&shared.mlp, ws.shared_out)? {
+            self.launch(device, kernel)?;
+        }
         let Some(gate) = &shared.gate else {
-            self.launch(device, Kernel::AddAssign { x, y, factor: 1.0 })?;
-            return Ok(());
+            return self.launch(device, Kernel::AddAssign { x, y, factor: 1.0 });
         };
         let exact = LayerPass { arithmetic: Arithmetic::Exact, ..*self };
-        exact.linear(device, gate, ws.normed, ws.shared_gate)?;
-        self.launch(device, Kernel::AddGated { x, y, gates: ws.shared_gate.first(self.tokens)? })?;
-        Ok(())
+        exact.launch(device, exact.linear(gate, ws.normed, ws.shared_gate)?)?;
+        self.launch(device, Kernel::AddGated { x, y, gates: ws.shared_gate.first(self.tokens)? })
     }
 
-    /// Norm and router: afterwards `routes` and `route_weights` are set.
+    /// Norm and router: afterwards `normed`, `routes` and `route_weights` are set.
     pub(super) fn route<D: Device>(
         &self,
         device: &mut D,
@@ -163,23 +157,19 @@ impl LayerPass<'_> {
     ) -> Result<(), EngineError> {
         let ws = self.workspace;
         let (num_experts, top_k) = (moe.num_experts(), moe.num_experts_per_tok);
-        let normed = self.norm(device, self.weights.post_attention_layernorm)?;
         // A token's experts are a choice: its inputs are not rounded.
         let exact = LayerPass { arithmetic: Arithmetic::Exact, ..*self };
-        exact.linear(device, &weights.router, normed, ws.router_logits)?;
-        self.launch(
-            device,
-            Kernel::RouterTopK {
-                logits: ws.router_logits.first(self.tokens * num_experts)?,
-                bias: weights.correction_bias,
-                num_experts,
-                top_k,
-                routing: moe.routing,
-                ids: self.routes(moe)?,
-                weights: ws.route_weights.first(self.tokens * top_k)?,
-            },
-        )?;
-        Ok(())
+        let choice = Kernel::RouterTopK {
+            logits: ws.router_logits.first(self.tokens * num_experts)?,
+            bias: weights.correction_bias,
+            num_experts,
+            top_k,
+            routing: moe.routing,
+            ids: self.routes(moe)?,
+            weights: ws.route_weights.first(self.tokens * top_k)?,
+        };
+        let router = self.linear(&weights.router, ws.normed, ws.router_logits)?;
+        exact.launch_all(device, &[self.norm(self.weights.post_attention_layernorm)?, router, choice])
     }
 
     /// The chosen experts, `[T * top_k]`.
@@ -187,7 +177,7 @@ impl LayerPass<'_> {
         Ok(self.workspace.routes.first(self.tokens * moe.num_experts_per_tok)?)
     }
 
-    /// The routed experts, whose addresses `table` gives, the shared one, and the residual.
+    /// The routed experts, whose addresses are known, the shared one, and the residual.
     pub(super) fn experts<D: Device>(
         &self,
         device: &mut D,
@@ -200,30 +190,33 @@ impl LayerPass<'_> {
         let top_k = moe.num_experts_per_tok;
         let slots = self.tokens * top_k;
         let (order, offsets) = (ws.order.first(slots)?, ws.offsets.first(bank.num_experts + 1)?);
-        let on_device = ws.table.first(bank.num_experts)?;
-        if let Addresses::Table(table) = addresses {
-            device.upload(bytemuck::cast_slice(table), on_device.as_bytes())?;
-        }
+        let table = match addresses {
+            Addresses::OnDevice(table) => table,
+            Addresses::Table(addresses) => {
+                let table = ws.table.first(bank.num_experts)?;
+                device.upload(bytemuck::cast_slice(addresses), table.as_bytes())?;
+                table
+            }
+        };
+        let (expert, x, ids) = (bank.expert, self.hidden(ws.normed)?, self.routes(moe)?);
         if device.sorts_slots(self.arithmetic) {
-            self.launch(device, Kernel::Permute { ids: self.routes(moe)?, order, offsets })?;
+            self.launch(device, Kernel::Permute { ids, order, offsets })?;
         }
         let act = ws.expert_act.first(slots * bank.expert.moe_intermediate_size)?;
         let out = ws.expert_out.first(slots * self.hidden_size)?;
-        let (table, expert, x, ids) = (on_device, bank.expert, self.hidden(ws.normed)?, self.routes(moe)?);
         let activation = moe.activation();
         self.launch(
             device,
             Kernel::GroupedGateUp { x, top_k, ids, order, offsets, table, expert, activation, out: act },
         )?;
-        self.launch(device, Kernel::GroupedDown { act, ids, order, offsets, table, expert, out })?;
         let route_weights = ws.route_weights.first(slots)?;
-        self.launch(
-            device,
-            Kernel::Combine { slots: out, weights: route_weights, top_k, out: self.hidden(ws.branch)? },
-        )?;
-        if let Some(shared) = &weights.shared {
-            self.shared(device, shared)?;
-        }
-        self.add_branch(device)
+        let down = Kernel::GroupedDown { act, ids, order, offsets, table, expert, out };
+        let combine = Kernel::Combine { slots: out, weights: route_weights, top_k, out: self.hidden(ws.branch)? };
+        let Some(shared) = &weights.shared else {
+            return self.launch_all(device, &[down, combine, self.add_branch()?]);
+        };
+        self.launch_all(device, &[down, combine])?;
+        self.shared(device, shared)?;
+        self.launch(device, self.add_branch()?)
     }
 }

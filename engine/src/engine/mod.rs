@@ -313,10 +313,11 @@ impl<D: Device> Engine<D> {
     fn head(&mut self, x: Span<f32>, rows: usize, workspace: &Workspace) -> Result<Span<f32>, EngineError> {
         let out = workspace.normed.first(rows * self.spec.hidden_size)?;
         let eps = self.spec.rms_norm_eps;
-        self.launch(Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out })?;
         let weight: MatrixSpan = self.weights.lm_head;
         let logits = self.logits.first(rows * weight.rows)?;
-        self.launch(Kernel::Linear { x: out, weight, bias: None, out: logits })?;
+        let norm = Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out };
+        let how = Launch { arithmetic: Arithmetic::Exact, scratch: self.decode_workspace.scratch };
+        self.device.launch_all(&[norm, Kernel::Linear { x: out, weight, bias: None, out: logits }], how)?;
         self.scale(logits, self.spec.logits_multiplier)?;
         Ok(logits)
     }
