@@ -92,6 +92,8 @@ template <bool NORM, bool ADD> __device__ __forceinline__ void project(const Pro
             if (target.output.bias) total = total + target.output.bias[own];
             target.output.out[own] = ADD ? __fmaf_rn(total, form.factor, before) : total;
         }
+        // Lanes without a row would copy the next scales over those that the others still read.
+        __syncwarp();
     }
 }
 
