@@ -278,6 +278,23 @@ fn main() {
     }
     let bench = Bench::open();
     println!("{}: reads {:.0} GB/s", bench.cuda.properties().name, bench.bandwidth);
+    bench.show("nothing", 0, 256, |_| bench.cuda.nothing(bench.stream));
+    for early in [true, false] {
+        bench.cuda.start_early(early);
+        bench.show(&format!("a block a multiprocessor hands over, early {early}"), 0, 256, |_| {
+            bench.cuda.hand_over(bench.stream)
+        });
+    }
+    bench.cuda.start_early(true);
+    let counter = bench.bytes(4, 0);
+    // SAFETY: the same memory, as one element.
+    let counter = unsafe { DeviceSlice::new(counter.address(), 1) };
+    for count in [0, 100] {
+        bench.show(&format!("{count} barriers of all blocks"), 0, 16, |_| {
+            bench.cuda.barriers(bench.stream, counter, count)
+        });
+    }
+    bench.free();
     for position in [100, 200, 1000, 16_384] {
         at(&bench, position);
     }
