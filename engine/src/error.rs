@@ -4,7 +4,9 @@ use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::expert_cache::{CacheError, EncodeError};
 use crate::model::ModelError;
+use crate::sampling::SamplingError;
 use crate::synth::SynthError;
+use crate::trace::TraceError;
 
 /// An engine error.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +98,9 @@ pub enum EngineError {
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
+    /// No token could be chosen.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
     /// The device's words.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -111,6 +116,12 @@ pub enum EngineError {
     /// A synthetic model's.
     #[error(transparent)]
     Synthetic(#[from] SynthError),
+    /// A trace's.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A trace is being written already.
+    #[error("a trace is being written already: it must be finished before another is started")]
+    Traced,
     /// No memory for the experts.
     #[error("cannot map {bytes} bytes of host memory for the experts: {source}")]
     HostMemory {

@@ -6,11 +6,14 @@
 //! - [`engine`]: prefill, decode, calibration; generic over a device
 //! - [`options`], [`error`]: what a caller decides, what can go wrong
 //! - [`device`]: the trait, and the device without a GPU
+//! - [`session`]: state of earlier requests, for those that begin alike
 //! - [`memory`]: how many bytes everything needs
 //! - [`residency`]: HCS, which experts are on the device
+//! - [`sampling`]: from logits to a token
 //! - [`weights`], [`bank`]: what is on the device for good, what waits in host memory
 //! - [`expert_cache`]: packed experts on disk
 //! - [`checkpoint`], [`model`]: files, and what a model is as data
+//! - [`trace`]: what every launch of a request read and wrote
 //! - [`gguf`]: a checkpoint written for llama.cpp
 //! - [`synth`]: made-up weights in the shape of a real model
 
@@ -28,7 +31,10 @@ pub mod model;
 pub mod model_folder;
 pub mod options;
 pub mod residency;
+pub mod sampling;
+pub mod session;
 pub mod synth;
+pub mod trace;
 pub mod weights;
 
 pub use engine::Engine;

@@ -10,7 +10,7 @@ use crate::model::spec::ModelSpec;
 use crate::residency::PolicyKind;
 
 /// How each kind of tensor is stored on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Precision {
     /// Routed experts; the host bank must be of this format.
     pub experts: Encoding,

@@ -5,7 +5,9 @@
 //! - `repository.rs`: where files are found; `config/`: what is run; `suite/`: which measurements; `corpus/`: pinned texts,
 //!   and prompts of exact length out of them.
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
-//!   `reference_test.rs`: what is measured; `synth.rs`: synthetic models; `evidence.rs`: from a finished run to a record.
+//!   `reference_test.rs`: what is measured; `synth.rs`: synthetic models; `peer/`: other programs
+//!   on the same machine; `evidence.rs`: from a finished run to a record.
+//! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
 pub mod checkpoint_check;
@@ -18,6 +20,7 @@ pub mod exit;
 pub mod interrupt;
 pub mod ledger_place;
 pub mod output;
+pub mod peer;
 pub mod perplexity;
 pub mod progress;
 pub mod reference_test;
@@ -27,6 +30,8 @@ pub mod speed;
 pub mod statistics;
 pub mod suite;
 pub mod synth;
+pub mod trace_diff;
+pub mod tracing;
 pub mod windows;
 
 pub use cli::run;

@@ -77,6 +77,11 @@ impl Subject {
         Self::new(INT4, KvFormat::Bf16, "tiny-moe.json", "int4")
     }
 
+    /// BF16 under the gate for prefill on tensor cores, which allows more; what is judged here is exact.
+    fn bf16_under_tensor_gate() -> Self {
+        Self::new(Encoding::Bf16, KvFormat::F32, "tiny-moe.json", "same-tensor")
+    }
+
     /// Both precisions, against witnesses with the same weights, on the shorter prompts.
     fn strict() -> [(&'static str, Self); 2] {
         [("bf16", Self::bf16().short()), ("int4", Self::int4().short())]
@@ -97,13 +102,13 @@ impl Subject {
     fn replay(self, spec: ModelSpec, fault: Fault) -> Vec<Judgement> {
         let plan = MemoryPlan::new(&spec, &self.options).unwrap();
         let device = HostDevice::new(plan.resident_budget(self.options.max_chunk), HostOptions::default()).unwrap();
-        let device = Faulty { inner: device, fault: Fault::None };
+        let device = Faulty::new(device);
         let mut engine =
             Engine::load(device, &self.folder.checkpoint, Arc::new(spec), Arc::new(self.bank), None, self.options)
                 .unwrap();
         let earlier: Vec<u32> = (0..900).map(|index| (index * 31 + 7) % 4096).collect();
         engine.prefill(&earlier).unwrap();
-        engine.device_mut().fault = fault;
+        engine.device_mut().plant(fault);
         let observed: Observed = observe(&mut engine, &self.artifact, &self.binding, "assay".to_owned()).unwrap();
         judge(&self.artifact, &observed, &self.gate).1
     }
@@ -158,7 +163,8 @@ fn int4_passes_its_gate_against_bf16() {
 
 #[test]
 fn two_experts_swapped_fail() {
-    for (what, mut subject) in Subject::strict() {
+    let tensor = ("bf16 under the gate for tensor cores", Subject::bf16_under_tensor_gate().short());
+    for (what, mut subject) in Subject::strict().into_iter().chain([tensor]) {
         let first = subject.expert(0).to_vec();
         let second = subject.expert(1).to_vec();
         subject.expert(0).copy_from_slice(&second);
@@ -197,7 +203,8 @@ fn double(bytes: &mut [u8]) {
 
 #[test]
 fn an_attention_scale_doubled_fails() {
-    for subject in [Subject::bf16(), Subject::int4(), Subject::int4_against_bf16()].map(Subject::short) {
+    let subjects = [Subject::bf16(), Subject::int4(), Subject::int4_against_bf16(), Subject::bf16_under_tensor_gate()];
+    for subject in subjects.map(Subject::short) {
         let mut spec = (*subject.folder.spec).clone();
         spec.layers[LAYER].attention.scale *= 2.0;
         let what = format!("attention scale doubled, gate {}", subject.gate.name);
@@ -207,7 +214,8 @@ fn an_attention_scale_doubled_fails() {
 
 #[test]
 fn rope_off_by_one_fails() {
-    for (what, subject) in Subject::strict() {
+    let tensor = ("bf16 under the gate for tensor cores", Subject::bf16_under_tensor_gate().short());
+    for (what, subject) in Subject::strict().into_iter().chain([tensor]) {
         let spec = (*subject.folder.spec).clone();
         assert_fails(&format!("rope off by one in decode, {what}"), &subject.replay(spec, Fault::RopeOffByOne));
     }
@@ -215,7 +223,8 @@ fn rope_off_by_one_fails() {
 
 #[test]
 fn a_stale_kv_row_fails() {
-    for (what, subject) in Subject::strict() {
+    let tensor = ("bf16 under the gate for tensor cores", Subject::bf16_under_tensor_gate().short());
+    for (what, subject) in Subject::strict().into_iter().chain([tensor]) {
         let spec = (*subject.folder.spec).clone();
         assert_fails(&format!("stale KV row, {what}"), &subject.replay(spec, Fault::StaleRow { position: 20 }));
     }

@@ -67,6 +67,22 @@ impl KvLayout {
         tokens.div_ceil(SPLIT).checked_mul(self.kv_heads)?.checked_mul(block)
     }
 
+    /// What a cache's bytes hold of some positions, `[positions, 2, kv_heads, head_dim]`: each position's keys, then its
+    /// values. Positions beyond `cache` are left out.
+    pub fn rows(&self, cache: &[u8], positions: std::ops::Range<usize>) -> Vec<f32> {
+        let held = cache.len() / self.prefix_bytes(1).unwrap_or(usize::MAX).max(1) * SPLIT;
+        let positions = positions.start..positions.end.min(held);
+        let mut rows = Vec::with_capacity(positions.len() * 2 * self.kv_heads * self.head_dim);
+        for position in positions {
+            for index in [Self::key_index, Self::value_index] {
+                for kv_head in 0..self.kv_heads {
+                    rows.extend((0..self.head_dim).map(|dim| self.read(cache, index(self, position, kv_head, dim))));
+                }
+            }
+        }
+        rows
+    }
+
     /// Elements of one row of V, padding included.
     pub(crate) fn value_width(&self) -> usize {
         self.head_dim.next_multiple_of(TILE_ROWS)
@@ -152,6 +168,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn rows_are_what_was_written() {
+        let layout = KvLayout { format: KvFormat::Bf16, capacity_tokens: 200, kv_heads: 2, head_dim: 34 };
+        let mut cache = vec![0xFF; layout.bytes().unwrap_or(0)];
+        for position in 0..130 {
+            for (part, index) in [KvLayout::key_index, KvLayout::value_index].into_iter().enumerate() {
+                for (kv_head, dim) in (0..2).flat_map(|kv_head| (0..34).map(move |dim| (kv_head, dim))) {
+                    let value = (position % 8 * 32 + part * 16 + kv_head * 8 + dim % 8) as f32;
+                    layout.write(&mut cache, index(&layout, position, kv_head, dim), value);
+                }
+            }
+        }
+        let rows = layout.rows(&cache, 127..130);
+        assert_eq!(rows.len(), 3 * 2 * 2 * 34);
+        assert_eq!((rows[0], rows[1], rows[34], rows[68]), (224.0, 225.0, 232.0, 240.0), "position 127");
+        assert_eq!(rows[2 * 2 * 34], 0.0, "position 128, of the next split");
+        assert!(layout.rows(&cache[..layout.prefix_bytes(1).unwrap_or(0)], 127..130).len() == 2 * 2 * 34);
     }
 
     #[test]

@@ -20,8 +20,9 @@
 
 use crate::run::{Run, TimingOff};
 use crate::schema::{
-    Body, CheckBody, DecisionBody, EquivalenceBody, EvidenceClass, FidelityBody, Identity, LogRef, MemoryBody,
-    Observations, PerplexityBody, SpeedBody, VerdictRow,
+    Body, CheckBody, ComparisonBody, DecisionBody, DeterminismBody, EquivalenceBody, EvidenceClass, ExternalBody,
+    FidelityBody, Identity, InvalidationBody, LogRef, MemoryBody, Observations, PerplexityBody, SpeedBody, TaskBody,
+    VerdictRow,
 };
 
 mod sealed {
@@ -47,17 +48,29 @@ untimed! {
     PerplexityBody => Perplexity,
     FidelityBody => Fidelity,
     EquivalenceBody => Equivalence,
+    DeterminismBody => Determinism,
     MemoryBody => Memory,
+    TaskBody => Task,
+    ExternalBody => External,
     CheckBody => Check,
     DecisionBody => Decision,
+    InvalidationBody => Invalidation,
 }
+
+/// A result that may stand without an identity: see [`Body::may_lack_identity`].
+pub trait Unidentified: Untimed {}
+
+impl Unidentified for TaskBody {}
+impl Unidentified for ExternalBody {}
+impl Unidentified for DecisionBody {}
+impl Unidentified for InvalidationBody {}
 
 /// A record without its links: see the module's documentation.
 #[derive(Debug, PartialEq)]
 pub struct Draft {
     pub(crate) evidence_class: EvidenceClass,
     pub(crate) body: Body,
-    pub(crate) identity: Identity,
+    pub(crate) identity: Option<Identity>,
     pub(crate) observations: Observations,
     pub(crate) verdicts: Vec<VerdictRow>,
     pub(crate) command: Vec<String>,
@@ -68,15 +81,26 @@ impl Draft {
     /// A speed result of a run without timing instrumentation. Its class is `current_benchmark` until
     /// [`Draft::class`] says otherwise, so it needs a raw log.
     pub fn speed(_run: Run<TimingOff>, identity: Identity, body: SpeedBody) -> Self {
-        Self::with_body(EvidenceClass::CurrentBenchmark, identity, Body::Speed(body))
+        Self::with_body(EvidenceClass::CurrentBenchmark, Some(identity), Body::Speed(body))
+    }
+
+    /// A comparison of speeds, each of runs without timing instrumentation. `identity` is that of `body.b`; the class is as
+    /// in [`Draft::speed`].
+    pub fn comparison(_run: Run<TimingOff>, identity: Identity, body: ComparisonBody) -> Self {
+        Self::with_body(EvidenceClass::CurrentBenchmark, Some(identity), Body::Comparison(body))
     }
 
     /// Any other result.
     pub fn new(evidence_class: EvidenceClass, identity: Identity, body: impl Untimed) -> Self {
-        Self::with_body(evidence_class, identity, body.into())
+        Self::with_body(evidence_class, Some(identity), body.into())
     }
 
-    fn with_body(evidence_class: EvidenceClass, identity: Identity, body: Body) -> Self {
+    /// A result of something that this project did not run, or that is about other records.
+    pub fn without_identity(evidence_class: EvidenceClass, body: impl Unidentified) -> Self {
+        Self::with_body(evidence_class, None, body.into())
+    }
+
+    fn with_body(evidence_class: EvidenceClass, identity: Option<Identity>, body: Body) -> Self {
         Self {
             evidence_class,
             body,

@@ -76,6 +76,14 @@ pub enum Error {
         /// The prefix asked for.
         prefix: String,
     },
+    /// A record is invalidated a second time.
+    #[error("record {} is invalid already: {} says why", record.short(), by.short())]
+    AlreadyInvalid {
+        /// The record, as it was first written.
+        record: crate::Sha256,
+        /// The record that says so.
+        by: crate::Sha256,
+    },
     /// A hash prefix names several records, or is too short to name one.
     #[error("{prefix:?} names more than one record in {path}: give more digits", path = path.display())]
     Ambiguous {

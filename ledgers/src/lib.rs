@@ -5,7 +5,7 @@
 //! - [`identity`]: hashing an identity and naming the fields in which two of them differ.
 //! - [`run`]: the tokens that keep instrumented runs out of speed rows.
 //! - [`draft`]: a record on its way into a ledger.
-//! - [`ledger`]: append, read, verify, publish, import.
+//! - [`ledger`]: append, read, verify, publish, import, invalidate.
 //!
 //! # A ledger on disk
 //!
@@ -30,13 +30,13 @@ pub mod ledger;
 pub mod run;
 pub mod schema;
 
-pub use draft::{Draft, Untimed};
+pub use draft::{Draft, Unidentified, Untimed};
 pub use error::{Error, Result};
 pub use hash::Sha256;
 pub use identity::{FieldDifference, diff};
 pub use ledger::{
-    Appended, ImportedChain, Ledger, Problem, ProblemKind, Records, Selection, VerifyReport, heads, import, publish,
-    read, verify, verify_anchored,
+    Appended, ImportedChain, Ledger, Problem, ProblemKind, Records, Selection, VerifyReport, heads, import,
+    invalidations, publish, read, verify, verify_anchored,
 };
 pub use run::{Run, Timing, TimingOff, TimingOn};
 pub use schema::*;

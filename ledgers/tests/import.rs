@@ -192,7 +192,7 @@ fn a_newer_format_is_refused() {
         // The hash holds: a newer build wrote it.
         let (content, _) = text.trim_end().rsplit_once(",\"hash\":").unwrap();
         let (before, last) = content.rsplit_once('\n').unwrap();
-        let last = last.replacen("\"format_version\":1", "\"format_version\":9", 1);
+        let last = last.replacen("\"format_version\":2", "\"format_version\":9", 1);
         let hash = Sha256::of(format!("{last}}}").as_bytes());
         format!("{before}\n{last},\"hash\":\"{hash}\"}}\n")
     });

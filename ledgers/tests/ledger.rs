@@ -189,3 +189,60 @@ fn an_anchor_written_down_elsewhere_holds_the_ledger_to_it() {
     let report = verify_anchored(dir.path(), &anchors).unwrap();
     assert_eq!(report.problems.iter().map(|problem| problem.kind).collect::<Vec<_>>(), [ProblemKind::BadHead]);
 }
+
+#[test]
+fn every_kind_is_written_and_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 1);
+    for kind in 0..OTHER_KINDS {
+        let log = ledger.store_log("run.jsonl", &b"{}\n"[..]).unwrap();
+        let written = ledger.append(other_draft(kind, identity(), 0.25, "text").log(log)).unwrap().record;
+        let read = Ledger::find(dir.path(), &written.hash.short()).unwrap();
+        assert_eq!(read, written);
+        assert_eq!(read.identity.is_none(), matches!(read.body.kind(), "task" | "external" | "invalidation"));
+    }
+    assert_eq!(verify(dir.path()).unwrap().verdict, Verdict::Pass);
+}
+
+#[test]
+fn only_what_was_not_run_here_may_lack_an_identity() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 1);
+    let mut record = read(dir.path()).unwrap().next().unwrap().unwrap();
+    record.identity = None;
+    record.hash = Sha256::default();
+    let mut line = assay_ledgers::hash::canonical(&record).unwrap();
+    let hash = Sha256::of(&line);
+    line.pop();
+    line.extend_from_slice(format!(",\"hash\":\"{hash}\"}}\n").as_bytes());
+    fs::write(chain_of(&ledger), line).unwrap();
+    let problems = verify(dir.path()).unwrap().problems;
+    assert_eq!(problems[0].kind, ProblemKind::BadSchema);
+    assert!(problems[0].detail.contains("a check record has no identity"), "{problems:?}");
+}
+
+#[test]
+fn a_record_is_invalidated_and_never_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 3);
+    let records = || read(dir.path()).unwrap().collect::<Result<Vec<Record>>>().unwrap();
+    let hashes: Vec<String> = records().iter().map(|record| record.hash.to_string()).collect();
+    let invalidate = |hash: &str, replacement| ledger.invalidate(hash, "a cable was loose", replacement, []);
+
+    let judge = invalidate(&hashes[0], Some(hashes[1].as_str())).unwrap().record;
+    let invalid = invalidations(&records());
+    assert_eq!(invalid.len(), 1);
+    assert_eq!(invalid[&records()[0].hash], judge.hash);
+    assert_eq!(records().len(), 4, "it is still there");
+    assert!(matches!(invalidate(&hashes[0], None), Err(Error::AlreadyInvalid { .. })));
+    assert!(matches!(invalidate("00000000", None), Err(Error::NoSuchRecord { .. })));
+
+    // An invalidation can be wrong as well.
+    let second = invalidate(&judge.hash.to_string(), None).unwrap().record;
+    assert_eq!(invalidations(&records()).keys().copied().collect::<Vec<_>>(), [judge.hash]);
+    invalidate(&second.hash.to_string(), None).unwrap();
+    let invalid = invalidations(&records());
+    assert!(invalid.contains_key(&records()[0].hash) && invalid.contains_key(&second.hash), "{invalid:?}");
+    assert_eq!(invalid.len(), 2);
+    assert_eq!(verify(dir.path()).unwrap().verdict, Verdict::Pass);
+}

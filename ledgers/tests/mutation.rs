@@ -182,7 +182,7 @@ fn each_problem_is_named_with_its_line() {
         *line = reseal(
             &line
                 .replacen("\"body\"", "\"news\":1,\"body\"", 1)
-                .replace("\"format_version\":1", "\"format_version\":2"),
+                .replace("\"format_version\":2", "\"format_version\":3"),
         )
     };
     check(&|lines| newer(&mut lines[1]), &["newer_format@2"]);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use assay_ledgers::{Identity, Record, Result, Sha256, TimeUtc, read};
+use assay_ledgers::{Identity, Record, Result, Sha256, TimeUtc, invalidations, read};
 
 /// Every record of the ledger in `dir`, each checked against its own hash.
 ///
@@ -13,15 +13,21 @@ pub fn load(dir: &Path) -> Result<Vec<Record>> {
     read(dir)?.collect()
 }
 
-/// The newest record of each kind and configuration, in the order of the ledger. Builds of one configuration replace
-/// each other; anything else in the identity makes another configuration.
+/// The newest record of each kind and configuration, in the order of the ledger, without those that a later record
+/// invalidates. Builds of one configuration replace each other; anything else in the identity makes another configuration, and
+/// a record without an identity is one of its own.
 ///
 /// # Errors
 /// [`assay_ledgers::Error::NotCanonical`] for an identity that cannot be hashed.
 pub fn latest(records: &[Record]) -> Result<Vec<&Record>> {
+    let invalid = invalidations(records);
     let mut newest: HashMap<(&str, Sha256), usize> = HashMap::new();
     for (index, record) in records.iter().enumerate() {
-        let entry = newest.entry((record.body.kind(), configuration(&record.identity)?)).or_insert(index);
+        if invalid.contains_key(&record.original_hash()) {
+            continue;
+        }
+        let configuration = record.identity.as_ref().map_or(Ok(record.original_hash()), configuration)?;
+        let entry = newest.entry((record.body.kind(), configuration)).or_insert(index);
         if first_written(record) >= first_written(&records[*entry]) {
             *entry = index;
         }

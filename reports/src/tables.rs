@@ -22,9 +22,9 @@ pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -
         "Record",
     ]);
     for record in records {
-        let Body::Speed(body) = &record.body else { continue };
+        let (Body::Speed(body), Some(identity)) = (&record.body, &record.identity) else { continue };
         for row in &body.rows {
-            table.row(&speed_cells(record, row));
+            table.row(&speed_cells(record, identity, row));
         }
         table.findings(record);
     }
@@ -46,19 +46,19 @@ pub fn perplexity_table_markdown<'a>(records: impl IntoIterator<Item = &'a Recor
         "Record",
     ]);
     for record in records {
-        let Body::Perplexity(body) = &record.body else { continue };
-        table.row(&perplexity_cells(record, body));
+        let (Body::Perplexity(body), Some(identity)) = (&record.body, &record.identity) else { continue };
+        table.row(&perplexity_cells(record, identity, body));
         table.findings(record);
     }
     table.finish()
 }
 
-fn speed_cells(record: &Record, row: &SpeedRow) -> [String; 11] {
+fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow) -> [String; 11] {
     let dash = || "–".to_owned();
     let hcs = row.hcs.as_ref();
     [
-        configuration(&record.identity),
-        machine(&record.identity),
+        configuration(identity),
+        machine(identity),
         row.measure.as_str().replace('_', " "),
         row.tokens.to_string(),
         figure(row.median),
@@ -71,12 +71,12 @@ fn speed_cells(record: &Record, row: &SpeedRow) -> [String; 11] {
     ]
 }
 
-fn perplexity_cells(record: &Record, body: &PerplexityBody) -> [String; 9] {
+fn perplexity_cells(record: &Record, identity: &Identity, body: &PerplexityBody) -> [String; 9] {
     let dash = || "–".to_owned();
     let comparison = body.comparison.as_ref();
     [
-        configuration(&record.identity),
-        record.identity.prompts.set.clone(),
+        configuration(identity),
+        identity.prompts.set.clone(),
         body.documents.len().to_string(),
         body.tokens.to_string(),
         format!("{:.3}", body.perplexity),

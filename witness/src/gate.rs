@@ -22,6 +22,9 @@ pub struct Gate {
     pub version: u32,
     /// Which comparison it is for.
     pub weights: Weights,
+    /// Which arithmetic of prefill it is for; absent where it is for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<Prefill>,
     /// The rules.
     pub rules: Rules,
 }
@@ -34,6 +37,16 @@ pub enum Weights {
     Same,
     /// The witness had BF16 experts; those that are judged are INT4.
     Int4AgainstBf16,
+}
+
+/// In what arithmetic the prompt was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prefill {
+    /// f32 in one stated order.
+    Exact,
+    /// Tensor cores, activations rounded to BF16.
+    Tensor,
 }
 
 /// The rules.
@@ -101,6 +114,12 @@ pub struct LogprobRule {
 }
 
 impl Gate {
+    /// Whether it judges such a comparison.
+    #[must_use]
+    pub fn is_for(&self, weights: Weights, prefill: Prefill) -> bool {
+        self.weights == weights && self.prefill.is_none_or(|own| own == prefill)
+    }
+
     /// Reads and checks a gate.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ mod top_k;
 pub use artifact::{Artifact, Binding, ModelFingerprint, Position, Prompt, Step, TokenizerFingerprint, Witness};
 pub use error::WitnessError;
 pub use figures::PromptFigures;
-pub use gate::{Agreement, Gate, LogprobRule, OverlapRule, Rules, Scope, Weights};
+pub use gate::{Agreement, Gate, LogprobRule, OverlapRule, Prefill, Rules, Scope, Weights};
 pub use judge::{Judgement, Outcome, Rule, judge};
 pub use observed::{Observed, ObservedPrompt};
 pub use schema::{Generate, SCHEMAS, schema_text};

@@ -1,6 +1,7 @@
 //! Text to token ids and back, over the crate `tokenizers`.
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -158,6 +159,11 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
+    /// Whether an id is a special token: a mark of the format, never part of ordinary text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.inner.get_added_tokens_decoder().get(&id).is_some_and(|token| token.special)
+    }
+
     /// Token ids of `text`, nothing added to it. Special tokens that the text spells out become their ids.
     ///
     /// # Errors
@@ -220,8 +226,24 @@ impl Tokenizer {
     }
 
     /// Decodes token by token.
-    pub fn decode_stream(&self) -> DecodeStream<'_> {
-        DecodeStream { tokenizer: self, ids: Vec::new(), context: 0, context_text: String::new(), tokens: 0 }
+    pub fn decode_stream(&self) -> DecodeStream<&Self> {
+        DecodeStream::new(self)
+    }
+
+    /// The bytes of one token, which need not be whole characters. `None` for an id that no token has.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let spelled = self.inner.id_to_token(id)?;
+        let text = self.decode_known(&[id]).unwrap_or_default();
+        if !text.contains(char::REPLACEMENT_CHARACTER) {
+            return Some(text.into_bytes());
+        }
+        // SentencePiece names a byte as <0xAB>; byte-level tokens spell bytes as characters.
+        let byte = spelled.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+        if let Some(byte) = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            return Some(vec![byte]);
+        }
+        let bytes: Option<Vec<u8>> = spelled.chars().map(byte_of_char).collect();
+        Some(bytes.unwrap_or_else(|| text.into_bytes()))
     }
 
     fn decode_known(&self, ids: &[u32]) -> Result<String, TokenizerError> {
@@ -230,6 +252,16 @@ impl Tokenizer {
 
     fn failed(&self, action: &'static str, reason: String) -> TokenizerError {
         TokenizerError::Failed { path: self.path.clone(), action, reason }
+    }
+}
+
+/// The byte that a character stands for in byte-level vocabularies (GPT-2's): printable Latin-1 for itself, the other 68 bytes in
+/// ascending order from U+0100 on.
+fn byte_of_char(char: char) -> Option<u8> {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    match u32::from(char) {
+        code @ 0..=0xff => u8::try_from(code).ok().filter(|&byte| printable(byte)),
+        code => (0..=u8::MAX).filter(|&byte| !printable(byte)).nth((code - 0x100) as usize),
     }
 }
 
@@ -255,8 +287,8 @@ pub(super) fn safe_cut(text: &str, from: usize) -> usize {
 /// Text of a growing list of ids, each piece as soon as its characters are complete. The pieces, [`DecodeStream::finish`]'s
 /// included, join to what [`Tokenizer::decode`] gives for the whole list.
 #[derive(Debug)]
-pub struct DecodeStream<'a> {
-    tokenizer: &'a Tokenizer,
+pub struct DecodeStream<T> {
+    tokenizer: T,
     /// The ids of the last piece, then those whose text is still incomplete.
     ids: Vec<u32>,
     /// How many of `ids` belong to the last piece. They are decoded again with what follows, since some decoders treat
@@ -268,7 +300,12 @@ pub struct DecodeStream<'a> {
     tokens: usize,
 }
 
-impl DecodeStream<'_> {
+impl<T: Deref<Target = Tokenizer>> DecodeStream<T> {
+    /// An empty list of ids.
+    pub fn new(tokenizer: T) -> Self {
+        Self { tokenizer, ids: Vec::new(), context: 0, context_text: String::new(), tokens: 0 }
+    }
+
     /// Takes the next id. Returns the text that is now complete, which is empty within a character of several tokens.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ pub struct KvSpan {
 pub const EXPERT_ABSENT: u64 = u64::MAX;
 
 /// The order and precision in which a kernel with a choice computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Arithmetic {
     /// The contract's: the host device's bits on every device.
     #[default]

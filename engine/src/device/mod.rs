@@ -27,7 +27,7 @@ pub use span::{ALIGNMENT, Buffer, Carver, Span, align_up};
 use crate::bank::HostBank;
 
 /// Kinds of device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
     /// CPU kernels over an arena.
     Host,
@@ -76,6 +76,17 @@ pub struct LinkCounters {
     pub copies: u64,
     /// Time those copies take on the declared link, in seconds. Zero where the link is real.
     pub modelled_s: f64,
+}
+
+/// What of the budget the driver has, and not the engine's arena. Bytes, as the driver's gauge of the whole card sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overhead {
+    /// Context, kernels' code and streams: taken off the budget when the device was opened.
+    pub context_bytes: u64,
+    /// Kept out of the arena for captured graphs.
+    pub graphs_reserved_bytes: u64,
+    /// What the card's free memory has shrunk by since the arena was taken: captured graphs, and whatever else runs there.
+    pub graphs_bytes: u64,
 }
 
 /// A device error; every variant names what was asked and what was there.
@@ -254,6 +265,10 @@ pub trait Device {
     fn abandon(&mut self);
     /// What the link has carried.
     fn link(&self) -> LinkCounters;
+    /// What the driver takes beside the arena; `None` where there is no driver. Takes a millisecond: not for the token path.
+    fn overhead(&self) -> Result<Option<Overhead>, DeviceError> {
+        Ok(None)
+    }
 }
 
 /// So that a caller can choose the device at run time.
@@ -323,5 +338,8 @@ impl Device for Box<dyn Device> {
     }
     fn link(&self) -> LinkCounters {
         (**self).link()
+    }
+    fn overhead(&self) -> Result<Option<Overhead>, DeviceError> {
+        (**self).overhead()
     }
 }

@@ -6,14 +6,15 @@
 
 use std::collections::VecDeque;
 
-use super::Engine;
 use super::layer::Addresses;
+use super::{Engine, Tokens};
 use crate::device::kernel::EXPERT_ABSENT;
 use crate::device::{Arithmetic, Carver, Device, Event, GraphId, Kernel, Span, Stream};
 use crate::error::EngineError;
 use crate::memory::{Sizes, Workspace};
 use crate::model::spec::FfnSpec;
 use crate::residency::{Miss, Recorded};
+use crate::trace::Component;
 use crate::weights::FfnWeights;
 
 /// Positions that the first graph serves; each next one serves twice as many, so that few are captured.
@@ -140,15 +141,15 @@ impl<D: Device> Engine<D> {
     fn launch_token(&mut self, last: usize, exchange: Exchange, fetches: bool) -> Result<(), EngineError> {
         let (workspace, x, spec) = (self.decode_workspace, self.decode_hidden, self.spec.clone());
         let (ids, position) = (exchange.inputs.part(0, 1)?, exchange.inputs.part(1, 1)?);
-        self.launch(Kernel::Embed { ids, table: self.weights.embed_tokens, out: x })?;
-        self.scale(x, spec.embedding_multiplier)?;
+        let at = Tokens { first_position: last, count: 1 };
+        self.embed_ids(ids, last, x)?;
         let mut moe_layer = 0;
         for (index, layer) in spec.layers.iter().enumerate() {
             // Routes go where they are read back from.
             let (top_k, routed) = (self.plan.sizes.top_k, matches!(layer.ffn, FfnSpec::Moe(_)));
             let routes = exchange.outputs.part(1 + moe_layer * top_k, if routed { top_k } else { 0 })?;
             let workspace = Workspace { routes, ..workspace };
-            let mut pass = self.pass(index, &spec, (&workspace, Arithmetic::Exact), x, last);
+            let mut pass = self.pass(index, (&spec, None), (&workspace, Arithmetic::Exact), x, last);
             pass.position_at = Some(position);
             pass.attention(&mut self.device)?;
             match (&layer.ffn, &pass.weights.ffn, self.plan.bank) {
@@ -166,7 +167,7 @@ impl<D: Device> Engine<D> {
                             landing: exchange.landing,
                             table,
                         };
-                        pass.launch(&mut self.device, fetch)?;
+                        pass.launch(&mut self.device, Component::FetchExperts, fetch)?;
                     }
                     pass.experts(&mut self.device, moe, weights, &bank, Addresses::OnDevice(table))?;
                     moe_layer += 1;
@@ -175,9 +176,9 @@ impl<D: Device> Engine<D> {
                 (_, FfnWeights::Moe(_), _) => {}
             }
         }
-        self.head(x, 1, &workspace)?;
+        self.head(x, at, &workspace)?;
         let logits = self.logits.first(self.plan.sizes.vocab_size)?;
-        self.launch(Kernel::Argmax { logits, out: exchange.outputs.first(1)? })
+        self.launch(Component::Argmax, at, Kernel::Argmax { logits, out: exchange.outputs.first(1)? })
     }
 
     /// Counts a token's routes, and starts the copies of what the policy promotes.

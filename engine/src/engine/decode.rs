@@ -1,14 +1,15 @@
 //! One token: routes are read back at each layer, cold experts are copied into landing slots, the policy runs behind.
 
-use super::Engine;
 use super::calibrate::ColdPath;
 use super::layer::{Addresses, LayerPass};
 use super::low_water::Phase;
+use super::{Engine, Tokens};
 use crate::device::kernel::EXPERT_ABSENT;
 use crate::device::{Arithmetic, Device};
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, MoeSpec};
 use crate::residency::Recorded;
+use crate::trace;
 use crate::weights::{FfnWeights, MoeWeights};
 
 impl<D: Device> Engine<D> {
@@ -19,10 +20,12 @@ impl<D: Device> Engine<D> {
     /// sequence is as long as before.
     pub fn decode(&mut self, token: u32) -> Result<u32, EngineError> {
         self.check_tokens(&[token])?;
+        self.trace_step(trace::Phase::Decode, &[token])?;
         self.residency.begin_token();
-        let decoded = match self.cold_path {
-            ColdPath::CopyEngine => self.decode_layers(token),
-            ColdPath::Multiprocessors => self.decode_captured(token),
+        let decoded = match (self.cold_path, &self.tracer) {
+            (ColdPath::Multiprocessors, None) => self.decode_captured(token),
+            // A captured token has nothing to look at between its launches; the bits are the same.
+            (ColdPath::CopyEngine, _) | (_, Some(_)) => self.decode_layers(token),
         };
         let chosen = match decoded {
             Ok(chosen) => chosen,
@@ -35,6 +38,7 @@ impl<D: Device> Engine<D> {
             }
         };
         self.position += 1;
+        self.sequence.append_decoded(token);
         self.recorded.iter_mut().for_each(Recorded::decoded);
         self.note(Phase::Decode);
         Ok(chosen)
@@ -43,11 +47,12 @@ impl<D: Device> Engine<D> {
     fn decode_layers(&mut self, token: u32) -> Result<u32, EngineError> {
         self.settle_promotions(0)?;
         let (workspace, x) = (self.decode_workspace, self.decode_hidden);
-        let spec = self.spec.clone();
-        self.embed(&[token], workspace.ids, x)?;
+        let (spec, tracer) = (self.spec.clone(), self.tracer.clone());
+        let at = Tokens { first_position: self.position, count: 1 };
+        self.embed(&[token], self.position, workspace.ids, x)?;
         let mut moe_layer = 0;
         for (index, layer) in spec.layers.iter().enumerate() {
-            let pass = self.pass(index, &spec, (&workspace, Arithmetic::Exact), x, self.position);
+            let pass = self.pass(index, (&spec, tracer.as_deref()), (&workspace, Arithmetic::Exact), x, self.position);
             pass.attention(&mut self.device)?;
             match (&layer.ffn, &pass.weights.ffn) {
                 (FfnSpec::Moe(moe), FfnWeights::Moe(weights)) => {
@@ -59,8 +64,8 @@ impl<D: Device> Engine<D> {
                 (FfnSpec::Dense(_), FfnWeights::Moe(_)) => {}
             }
         }
-        self.head(x, 1, &workspace)?;
-        self.choose()
+        self.head(x, at, &workspace)?;
+        self.choose(self.position)
     }
 
     /// Looks the chosen experts up, brings in what is cold, launches, and lets the policy promote.

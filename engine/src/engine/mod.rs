@@ -6,6 +6,9 @@
 //! - [`captured`]: one token as a graph, on a device that fetches experts by itself
 //! - [`calibrate`]: measured memory needs, and the residency they allow
 //! - [`low_water`]: free memory by phase
+//! - [`sequence`]: the tokens whose rows the KV cache holds
+//! - [`state`]: those rows in and out of host memory
+//! - `traced`: starting and finishing a trace
 //!
 //! Tokens and logits are functions of the weights and the token ids alone: budget, policy, chunk size, heatmap and the way
 //! the prompt is fed change where bytes are and when they move, never a bit of an answer.
@@ -16,6 +19,9 @@ mod decode;
 mod layer;
 mod low_water;
 mod prefill;
+mod sequence;
+mod state;
+mod traced;
 
 use std::sync::Arc;
 
@@ -24,17 +30,19 @@ pub(crate) use captured::BATCHES_UNDER_WAY;
 pub(crate) use captured::Exchange;
 pub use low_water::{LowWater, Phase};
 pub use prefill::EachLogits;
+pub use sequence::Sequence;
 
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;
 use crate::device::kernel::{KvSpan, MatrixSpan};
-use crate::device::{Arithmetic, Buffer, Device, Kernel, Launch, LinkCounters, Span, Stream};
+use crate::device::{Arithmetic, Buffer, Device, Kernel, Launch, LinkCounters, Overhead, Span, Stream};
 use crate::error::EngineError;
 use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
 use crate::memory::{MemoryPlan, Workspace};
 use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::options::EngineOptions;
 use crate::residency::{Heatmap, LayerHits, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
+use crate::trace::{self, Component, Place, Tracer};
 use crate::weights::Weights;
 use assay_kernels::KvLayout;
 use captured::Captured;
@@ -68,10 +76,21 @@ pub struct Engine<D: Device> {
     /// Fewest free bytes of the calibration run in progress.
     run_low_water: u64,
     position: usize,
+    /// The tokens at `0 .. position`.
+    sequence: Sequence,
     /// Routes counted while observing, `[moe layer][expert]`.
     observed: Option<Vec<Vec<u64>>>,
     /// Routes of decode while recording.
     recorded: Option<Recorded>,
+    /// Writes down what is launched, while there is a trace.
+    tracer: Option<Arc<Tracer>>,
+}
+
+/// Tokens of the sequence that a launch outside the layers is for.
+#[derive(Debug, Clone, Copy)]
+struct Tokens {
+    first_position: usize,
+    count: usize,
 }
 
 /// How full the device is with experts.
@@ -155,8 +174,10 @@ impl<D: Device> Engine<D> {
             low_water: LowWater::default(),
             run_low_water: u64::MAX,
             position: 0,
+            sequence: Sequence::default(),
             observed: None,
             recorded: None,
+            tracer: None,
         };
         engine.note(Phase::Startup);
         engine.calibrate()?;
@@ -199,6 +220,13 @@ impl<D: Device> Engine<D> {
     pub fn link(&self) -> LinkCounters {
         self.device.link()
     }
+    /// What the driver takes beside the arena.
+    ///
+    /// # Errors
+    /// When the driver does not say.
+    pub fn overhead(&self) -> Result<Option<Overhead>, EngineError> {
+        Ok(self.device.overhead()?)
+    }
     /// Hits, misses and bytes of decode since the last call.
     pub fn take_counters(&mut self) -> ResidencyCounters {
         self.residency.take_counters()
@@ -220,12 +248,13 @@ impl<D: Device> Engine<D> {
 
     /// Forgets the sequence; the next prefill starts at position 0.
     pub fn reset(&mut self) {
-        self.position = 0;
+        self.truncate(0);
     }
 
     /// Forgets the tokens from `position` on. Rows that were written for them are overwritten before they are read.
     pub fn truncate(&mut self, position: usize) {
         self.position = self.position.min(position);
+        self.sequence.truncate(position);
     }
 
     /// Starts counting routes in prefill and decode; see [`Engine::take_observed`].
@@ -297,45 +326,67 @@ impl<D: Device> Engine<D> {
     }
 
     /// Queues a kernel that has no choice of arithmetic: what surrounds the layers is exact.
-    fn launch(&mut self, kernel: Kernel) -> Result<(), EngineError> {
+    fn launch(&mut self, component: Component, at: Tokens, kernel: Kernel) -> Result<(), EngineError> {
         let how = Launch { arithmetic: Arithmetic::Exact, scratch: self.decode_workspace.scratch };
-        Ok(self.device.launch(kernel, how)?)
+        let place = Place { layer: None, component, position: at.first_position, tokens: at.count };
+        trace::launch(self.tracer.as_deref(), &mut self.device, place, kernel, how)
     }
 
-    fn embed(&mut self, tokens: &[u32], ids: Span<u32>, out: Span<f32>) -> Result<(), EngineError> {
+    /// Rows of the tokens that start at `first_position`, out of the table of embeddings.
+    fn embed(
+        &mut self,
+        tokens: &[u32],
+        first_position: usize,
+        ids: Span<u32>,
+        out: Span<f32>,
+    ) -> Result<(), EngineError> {
         let ids = ids.first(tokens.len())?;
         self.device.upload(bytemuck::cast_slice(tokens), ids.as_bytes())?;
-        self.launch(Kernel::Embed { ids, table: self.weights.embed_tokens, out })?;
-        self.scale(out, self.spec.embedding_multiplier)
+        self.embed_ids(ids, first_position, out)
     }
 
-    /// Final norm and head over `rows` rows of the residual stream; logits go to the first rows of the logits buffer.
-    fn head(&mut self, x: Span<f32>, rows: usize, workspace: &Workspace) -> Result<Span<f32>, EngineError> {
-        let out = workspace.normed.first(rows * self.spec.hidden_size)?;
+    /// [`Engine::embed`] of ids that are on the device.
+    fn embed_ids(&mut self, ids: Span<u32>, first_position: usize, out: Span<f32>) -> Result<(), EngineError> {
+        let at = Tokens { first_position, count: ids.len() };
+        self.launch(Component::EmbedTokens, at, Kernel::Embed { ids, table: self.weights.embed_tokens, out })?;
+        self.scale(Component::EmbeddingMultiplier, at, out, self.spec.embedding_multiplier)
+    }
+
+    /// Final norm and head over the rows of the residual stream; logits go to the first rows of the logits buffer.
+    fn head(&mut self, x: Span<f32>, at: Tokens, workspace: &Workspace) -> Result<Span<f32>, EngineError> {
+        let out = workspace.normed.first(at.count * self.spec.hidden_size)?;
         let eps = self.spec.rms_norm_eps;
         let weight: MatrixSpan = self.weights.lm_head;
-        let logits = self.logits.first(rows * weight.rows)?;
-        let norm = Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out };
+        let logits = self.logits.first(at.count * weight.rows)?;
+        let steps = [
+            (Component::Norm, Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out }),
+            (Component::LmHead, Kernel::Linear { x: out, weight, bias: None, out: logits }),
+        ];
         let how = Launch { arithmetic: Arithmetic::Exact, scratch: self.decode_workspace.scratch };
-        self.device.launch_all(&[norm, Kernel::Linear { x: out, weight, bias: None, out: logits }], how)?;
-        self.scale(logits, self.spec.logits_multiplier)?;
+        let place = |component| Place { layer: None, component, position: at.first_position, tokens: at.count };
+        trace::launch_all(self.tracer.as_deref(), &mut self.device, place, &steps, how)?;
+        self.scale(Component::LogitsMultiplier, at, logits, self.spec.logits_multiplier)?;
         Ok(logits)
     }
 
     /// Multiplies in place; most models have nothing to multiply by.
-    fn scale(&mut self, x: Span<f32>, factor: f32) -> Result<(), EngineError> {
+    fn scale(&mut self, component: Component, at: Tokens, x: Span<f32>, factor: f32) -> Result<(), EngineError> {
         if factor != 1.0 {
-            self.launch(Kernel::Scale { x, factor })?;
+            self.launch(component, at, Kernel::Scale { x, factor })?;
         }
         Ok(())
     }
 
-    /// Greedy choice from the first row of logits.
-    fn choose(&mut self) -> Result<u32, EngineError> {
+    /// Greedy choice from the first row of logits, which is that of `position`.
+    fn choose(&mut self, position: usize) -> Result<u32, EngineError> {
         let logits = self.logits.first(self.plan.sizes.vocab_size)?;
-        self.launch(Kernel::Argmax { logits, out: self.chosen })?;
+        let at = Tokens { first_position: position, count: 1 };
+        self.launch(Component::Argmax, at, Kernel::Argmax { logits, out: self.chosen })?;
         let mut chosen = [0u32];
         self.device.download(self.chosen.as_bytes(), bytemuck::cast_slice_mut(&mut chosen))?;
+        if let Some(tracer) = self.tracer.clone() {
+            tracer.logits(position, &self.last_logits()?, chosen[0])?;
+        }
         Ok(chosen[0])
     }
 
@@ -343,12 +394,14 @@ impl<D: Device> Engine<D> {
     fn pass<'a>(
         &self,
         index: usize,
-        spec: &'a ModelSpec,
+        (spec, tracer): (&'a ModelSpec, Option<&'a Tracer>),
         (workspace, arithmetic): (&'a Workspace, Arithmetic),
         x: Span<f32>,
         first_position: usize,
     ) -> LayerPass<'a> {
         LayerPass {
+            index,
+            tracer,
             spec: &spec.layers[index],
             weights: self.weights.layers[index],
             kv: self.kv[index],

@@ -7,15 +7,16 @@
 
 use std::ops::Range;
 
-use super::Engine;
 use super::layer::Addresses;
 use super::low_water::Phase;
+use super::{Engine, Tokens};
 use crate::device::kernel::EXPERT_ABSENT;
 use crate::device::{Buffer, Device, DeviceError, Event, Span, Stream};
 use crate::error::EngineError;
 use crate::memory::plan::LOGITS_ROWS;
 use crate::memory::{BankMap, Workspace};
 use crate::model::spec::FfnSpec;
+use crate::trace;
 use crate::weights::FfnWeights;
 
 /// Called with a position and its complete logits.
@@ -61,6 +62,7 @@ impl<D: Device> Engine<D> {
         mut each: Option<EachLogits<'_>>,
     ) -> Result<u32, EngineError> {
         self.check_tokens(tokens)?;
+        self.trace_step(trace::Phase::Prefill, tokens)?;
         self.settle_promotions(0)?;
         self.make_room(tokens.len())?;
         let mut emitted = from;
@@ -76,6 +78,7 @@ impl<D: Device> Engine<D> {
                 Err(EngineError::Device(DeviceError::OutOfMemory { .. })) if self.chunk > self.options.min_chunk => {
                     self.recover(borrowed);
                     self.halve_chunk();
+                    self.trace_retry()?;
                 }
                 Err(error) => {
                     self.recover(borrowed);
@@ -85,6 +88,7 @@ impl<D: Device> Engine<D> {
             }
         };
         self.position += tokens.len();
+        self.sequence.append_prefilled(tokens);
         self.recorded.iter_mut().for_each(|recorded| recorded.prefilled(tokens.len()));
         self.note(Phase::Prefill);
         self.restore_soft()?;
@@ -142,8 +146,9 @@ impl<D: Device> Engine<D> {
             self.all_logits(tokens.len(), &memory, each, emitted)?;
         }
         let last = memory.hidden.part((tokens.len() - 1) * self.spec.hidden_size, self.spec.hidden_size)?;
-        self.head(last, 1, &memory.workspace)?;
-        self.choose()
+        let position = self.position + tokens.len() - 1;
+        self.head(last, Tokens { first_position: position, count: 1 }, &memory.workspace)?;
+        self.choose(position)
     }
 
     /// Layers cut so that each group has at most `layers_per_group` MoE layers.
@@ -242,15 +247,16 @@ impl<D: Device> Engine<D> {
         chunk: Range<usize>,
         memory: &Borrowed,
     ) -> Result<(), EngineError> {
-        let spec = self.spec.clone();
+        let (spec, tracer) = (self.spec.clone(), self.tracer.clone());
+        let first_position = self.position + chunk.start;
         let x = memory.hidden.part(chunk.start * spec.hidden_size, chunk.len() * spec.hidden_size)?;
         if group.layers.start == 0 {
-            self.embed(&tokens[chunk.clone()], memory.workspace.ids, x)?;
+            self.embed(&tokens[chunk.clone()], first_position, memory.workspace.ids, x)?;
         }
         let mut moe_layers = 0;
         for index in group.layers.clone() {
             let workspace = (&memory.workspace, self.plan.prefill);
-            let pass = self.pass(index, &spec, workspace, x, self.position + chunk.start);
+            let pass = self.pass(index, (&spec, tracer.as_deref()), workspace, x, first_position);
             pass.attention(&mut self.device)?;
             match (&spec.layers[index].ffn, &pass.weights.ffn, &self.plan.bank) {
                 (FfnSpec::Moe(moe), FfnWeights::Moe(weights), Some(bank)) => {
@@ -292,7 +298,8 @@ impl<D: Device> Engine<D> {
         while *emitted < tokens {
             let rows = rows_at_once.min(tokens - *emitted);
             let x = memory.hidden.part(*emitted * hidden_size, rows * hidden_size)?;
-            let span = self.head(x, rows, &memory.workspace)?;
+            let at = Tokens { first_position: self.position + *emitted, count: rows };
+            let span = self.head(x, at, &memory.workspace)?;
             let values = &mut logits[..rows * vocab_size];
             self.device.download(span.as_bytes(), bytemuck::cast_slice_mut(values))?;
             for row in values.chunks_exact(vocab_size) {

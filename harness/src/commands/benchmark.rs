@@ -11,8 +11,9 @@ use crate::speed::{Cap, SpeedPlan, Summary, run, summarise};
 use crate::suite::SpeedSuite;
 use anyhow::Context;
 use assay_engine::residency::Heatmap;
-use assay_engine::synth::routing::RoutingCheck;
-use assay_ledgers::{Draft, Hcs, Identity, Run, Sha256, SpeedRow, Verdict, VerdictRow};
+use assay_engine::synth::Skew;
+use assay_engine::synth::routing::{RoutingCheck, THRESHOLDS};
+use assay_ledgers::{Draft, Hcs, Identity, LayerResidency, Run, Sha256, SpeedRow, Verdict, VerdictRow};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
@@ -99,12 +100,15 @@ fn measure(
 
     let mut log = RunLog::default();
     log.line(&json!({ "config": name, "calibration": runtime.engine.calibration(), "cap": cap }));
+    runtime.engine.take_layer_hits();
     let measured = run(&timing, &mut runtime.engine, &plan, &mut log)?;
-    let mut summary = summarise(&measured, &runtime.engine, suite.repetitions.timed)?;
+    let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed)?;
     summary.verdicts.push(disjoint(runtime.heatmap.as_ref()));
     summary
         .verdicts
         .extend(runtime.opened.folder.synthetic.is_some().then(|| routing(&runtime.opened, suite.prompt_set)));
+    let experts = runtime.engine.plan().sizes.num_experts as u64;
+    summary.verdicts.extend(even_layers(&runtime.opened, &summary.body.layers, experts));
     let identity = runtime.opened.identity(
         repository,
         runtime.heatmap.as_ref(),
@@ -153,6 +157,33 @@ fn routing(opened: &Opened, prompts: PromptSet) -> VerdictRow {
     }
 }
 
+/// Where routing is stated to be even, each layer's hit rate is its resident share: a cache that found more, or less, than its
+/// share would not have met even routes.
+fn even_layers(opened: &Opened, layers: &[LayerResidency], experts: u64) -> Option<VerdictRow> {
+    let even = opened.folder.synthetic.as_ref().is_some_and(|record| record.skew == Skew::Even);
+    let widest = layers.iter().enumerate().filter(|(_, layer)| layer.hits + layer.misses > 0).map(|(index, layer)| {
+        let rate = layer.hits as f64 / (layer.hits + layer.misses) as f64;
+        let share = layer.resident as f64 / experts as f64;
+        (index, rate, share, layer.hits + layer.misses)
+    });
+    let widest = widest.max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs())).filter(|_| even)?;
+    let (layer, rate, share, routes) = widest;
+    let tolerance = THRESHOLDS.hit_rate_difference;
+    // With too few routes the chance of counting is as wide as the tolerance.
+    let chance = THRESHOLDS.standard_errors * (share * (1.0 - share) / routes as f64).sqrt();
+    let verdict = match (rate - share).abs() <= tolerance {
+        true => Verdict::Pass,
+        false if chance > tolerance => Verdict::Incomplete,
+        false => Verdict::Fail,
+    };
+    let reason = format!(
+        "furthest apart in layer {layer}: {:.2} % of {routes} routes hit, {:.2} % of its experts are resident; allowed {tolerance}",
+        rate * 100.0,
+        share * 100.0
+    );
+    Some(VerdictRow { row: "hit rate of each layer".to_owned(), verdict, reason })
+}
+
 fn answer(
     name: &str,
     suite: &SpeedSuite,
@@ -173,6 +204,8 @@ fn answer(
         "low_water_bytes": body.low_water_bytes,
         "modelled_link_s": body.modelled_link_s,
         "cold_path": body.cold_path,
+        "layers": body.layers,
+        "driver": body.driver,
         "verdicts": summary.verdicts,
         "evidence": evidence,
     });

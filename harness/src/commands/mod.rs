@@ -10,11 +10,15 @@ mod hcs_sim;
 mod heatmap;
 mod identity;
 mod ledger;
+mod peer;
 mod perplexity;
 mod reference_test;
 mod report;
 mod roofline;
+mod serve;
 mod synth;
+mod trace;
+mod trace_diff;
 
 use crate::exit::Exit;
 use crate::output::Format;
@@ -27,6 +31,8 @@ pub enum Command {
     Benchmark(benchmark::Benchmark),
     /// Time one fixed configuration, for regressions
     SpeedTest(benchmark::SpeedTest),
+    /// Serve a config over HTTP, as OpenAI's API
+    Serve(serve::Serve),
     /// How well a config predicts held-out text
     Perplexity(perplexity::Perplexity),
     /// Compare a checkpoint with the reference.json in its folder
@@ -45,12 +51,18 @@ pub enum Command {
     Export(export::Export),
     /// Made-up weights in the shape of a real model
     Synth(synth::Synth),
+    /// Write down what every launch of a request reads and writes
+    Trace(trace::Trace),
+    /// Find the first launch in which two traces part
+    TraceDiff(trace_diff::TraceDiff),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
     /// Make the published figures out of the tracked ledger
     Report(report::Report),
     /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
     Roofline(roofline::RooflineCommand),
+    /// Time another program on the same weights, in turns with Assay
+    Peer(peer::Peer),
     /// What this machine can run, what is missing, and how to get it
     Doctor(doctor::Doctor),
     /// Print a completion script for a shell
@@ -66,6 +78,7 @@ impl Command {
         match self {
             Command::Benchmark(command) => command.run(format),
             Command::SpeedTest(command) => command.run(format),
+            Command::Serve(command) => command.run(format),
             Command::Perplexity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
             Command::Heatmap(command) => command.run(format),
@@ -76,8 +89,11 @@ impl Command {
             Command::Export(command) => command.run(format),
             Command::Synth(command) => command.run(format),
             Command::Identity(command) => command.run(format),
+            Command::Trace(command) => command.run(format),
+            Command::TraceDiff(command) => command.run(format),
             Command::Report(command) => command.run(format),
             Command::Roofline(command) => command.run(format),
+            Command::Peer(command) => command.run(format),
             Command::Doctor(command) => command.run(format),
             Command::Completions(command) => command.run(),
         }

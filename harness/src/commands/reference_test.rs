@@ -1,6 +1,6 @@
 //! `assay reference-test`
 
-use crate::config::ConfigArgs;
+use crate::config::{ConfigArgs, PrefillArithmetic};
 use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
@@ -10,7 +10,7 @@ use crate::runtime::{IdentityInputs, Opened, Runtime, SuiteInputs};
 use anyhow::{Context, ensure};
 use assay_ledgers::{CheckBody, CheckRow, Draft, EvidenceClass, Sha256, Verdict, VerdictRow};
 use assay_witness::{
-    Artifact, Binding, Gate, Judgement, Observed, Outcome, PromptFigures, Weights, WitnessError, judge,
+    Artifact, Binding, Gate, Judgement, Observed, Outcome, Prefill, PromptFigures, Weights, WitnessError, judge,
 };
 use clap::Args;
 use serde_json::json;
@@ -34,7 +34,7 @@ const TOKENIZER_FILE: &str = "tokenizer.json";
 ///
 /// The artifact holds exact token ids and what the witness (llama.cpp) answered: greedy tokens, and the likeliest tokens
 /// at every step and at positions inside the prompt. The same ids are run, and the answers judged: by the gate for equal
-/// weights, or by the one for INT4 experts against a witness in BF16. An artifact of another checkpoint, tokenizer or schema
+/// weights in the config's arithmetic of prefill, or by the one for INT4 experts against a witness in BF16. An artifact of another checkpoint, tokenizer or schema
 /// is INVALID.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -116,10 +116,20 @@ impl ReferenceTest {
         artifact.check_vocab_size(&path, opened.folder.spec.vocab_size)?;
         let (gate_path, gate) = match &self.gate {
             Some(path) => (path.clone(), Gate::read(path)?),
-            None => find_gate(&repository.path(GATES), compared)?,
+            None => find_gate(&repository.path(GATES), compared, self.prefill(opened))?,
         };
         let gate_sha256 = Sha256::of_file(&gate_path)?;
         Ok(Reference { artifact, binding, gate, gate_sha256 })
+    }
+}
+
+impl ReferenceTest {
+    /// The arithmetic of what is judged: another program's answers are held to f32.
+    fn prefill(&self, opened: &Opened) -> Prefill {
+        match opened.loaded.config.precision.prefill {
+            PrefillArithmetic::Tensor if self.observed.is_none() => Prefill::Tensor,
+            _ => Prefill::Exact,
+        }
     }
 }
 
@@ -131,7 +141,7 @@ impl Reference {
 }
 
 /// The gate for a comparison.
-fn find_gate(folder: &Path, weights: Weights) -> anyhow::Result<(PathBuf, Gate)> {
+fn find_gate(folder: &Path, weights: Weights, prefill: Prefill) -> anyhow::Result<(PathBuf, Gate)> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
     let mut paths: Vec<PathBuf> =
         entries.collect::<Result<Vec<_>, _>>()?.into_iter().map(|entry| entry.path()).collect();
@@ -139,11 +149,11 @@ fn find_gate(folder: &Path, weights: Weights) -> anyhow::Result<(PathBuf, Gate)>
     paths.sort();
     for path in paths {
         let gate = Gate::read(&path)?;
-        if gate.weights == weights {
+        if gate.is_for(weights, prefill) {
             return Ok((path, gate));
         }
     }
-    anyhow::bail!("no gate in {} is for this comparison of weights: {weights:?}", folder.display())
+    anyhow::bail!("no gate in {} is for this comparison: weights {weights:?}, prefill {prefill:?}", folder.display())
 }
 
 /// Broken evidence is a verdict; anything else is the user's mistake.

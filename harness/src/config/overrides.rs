@@ -4,8 +4,9 @@ use super::{
     ByteSize, ConfigError, Device, KvFormat, LoadedConfig, Policy, PrefillArithmetic, Quantization, WeightFormat,
 };
 use crate::repository::Repository;
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The config argument of a command and the flags that change it. What runs, and what its identity says, is the
@@ -59,6 +60,9 @@ struct ConfigFlags {
     /// Most experts promoted between two tokens
     #[arg(long, value_name = "N")]
     max_promotions_per_token: Option<usize>,
+    /// Largest share of the experts on the device, 0 to 1, whatever room there is
+    #[arg(long, value_name = "SHARE")]
+    max_resident_share: Option<f64>,
 }
 
 impl ConfigArgs {
@@ -76,6 +80,40 @@ impl ConfigArgs {
         self.flags.apply(&mut loaded);
         loaded.check()
     }
+}
+
+impl ConfigArgs {
+    /// As they are typed: for a process that is to run the same.
+    pub fn to_args(&self) -> Vec<OsString> {
+        let flags = &self.flags;
+        let size = |size: ByteSize| size.0.to_string();
+        let named = [
+            ("--device", value_name(flags.device)),
+            ("--prefill", value_name(flags.prefill)),
+            ("--vram", flags.vram.map(size)),
+            ("--margin", flags.margin.map(size)),
+            ("--experts", value_name(flags.experts)),
+            ("--expert-quantization", value_name(flags.expert_quantization)),
+            ("--kv", value_name(flags.kv)),
+            ("--context", flags.context.map(|tokens| tokens.to_string())),
+            ("--max-chunk", flags.max_chunk.map(|tokens| tokens.to_string())),
+            ("--policy", flags.policy.map(|policy| policy.name().to_owned())),
+            ("--max-promotions-per-token", flags.max_promotions_per_token.map(|most| most.to_string())),
+            ("--max-resident-share", flags.max_resident_share.map(|share| share.to_string())),
+        ];
+        let mut args = vec![OsString::from(&self.name)];
+        for (flag, value) in named {
+            args.extend(value.into_iter().flat_map(|value| [OsString::from(flag), OsString::from(value)]));
+        }
+        // A path need not be text.
+        args.extend(flags.heatmap.iter().flat_map(|path| [OsString::from("--heatmap"), path.clone().into_os_string()]));
+        args
+    }
+}
+
+/// A choice as it is typed.
+fn value_name<T: ValueEnum>(choice: Option<T>) -> Option<String> {
+    Some(choice?.to_possible_value()?.get_name().to_owned())
 }
 
 impl ConfigFlags {
@@ -102,6 +140,7 @@ impl ConfigFlags {
         replace(&mut config.context.max_chunk, self.max_chunk);
         replace(&mut config.residency.policy, self.policy);
         replace(&mut config.residency.max_promotions_per_token, self.max_promotions_per_token);
+        replace(&mut config.residency.max_resident_share, self.max_resident_share);
         // A flag's path is the user's, from the current folder; a config's is from the repository's root.
         if let Some(path) = &self.heatmap {
             config.residency.heatmap = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));

@@ -85,6 +85,7 @@ impl Opened {
             sampling: if inputs.sampled { Sampling::Greedy } else { Sampling::None },
             prompts: PromptsIdentity { set: inputs.prompt_set, texts: inputs.texts },
             suite: inputs.suite.map(|suite| SuiteIdentity { name: suite.name, file: suite.sha256 }),
+            tasks: None,
             synthetic: self.folder.synthetic.is_some(),
         })
     }
@@ -128,6 +129,7 @@ fn device(config: &Config) -> anyhow::Result<DeviceIdentity> {
             bandwidth_bytes_per_s: link.bandwidth_gb_s * 1e9,
             latency_s: link.latency_us / 1e6,
         }),
+        planted_slowdown: None,
     })
 }
 

@@ -6,7 +6,7 @@ use assay_ledgers::{Observation, Observations};
 const CPUINFO: &str = "/proc/cpuinfo";
 
 /// The processor's model name; `unknown` where the system does not say.
-pub(super) fn cpu_name() -> String {
+pub fn cpu_name() -> String {
     cpuinfo("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 

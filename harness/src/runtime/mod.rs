@@ -11,6 +11,7 @@ mod source;
 mod start;
 
 pub use identity::{IdentityInputs, SuiteInputs, sha256};
-pub use machine::observations;
+pub use machine::{cpu_name, observations};
+pub use source::source;
 pub(crate) use start::open_folder;
 pub use start::{Opened, Runtime, build_cache, engine_options};

@@ -25,7 +25,7 @@ const UNKNOWN: &str = "unknown";
 ///
 /// # Errors
 /// When there is a git repository and it cannot be read.
-pub(super) fn source(repository: &Repository) -> anyhow::Result<SourceIdentity> {
+pub fn source(repository: &Repository) -> anyhow::Result<SourceIdentity> {
     let git = match git2::Repository::open(repository.root()) {
         Ok(git) => git,
         Err(error) if error.code() == git2::ErrorCode::NotFound => {

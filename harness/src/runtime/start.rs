@@ -159,11 +159,12 @@ impl Runtime {
     /// As [`Runtime::start`].
     pub fn load(opened: Opened, heatmap: Option<Heatmap>, repository: &Repository) -> anyhow::Result<Self> {
         opened.check_budget()?;
-        let bank = opened.bank(repository)?;
-        interrupt::check()?;
         let config = &opened.loaded.config;
+        // Before experts are read, which may take a minute: a machine without the device says so at once.
         let device = open_device(config)
             .with_context(|| format!("{}: no device with memory.vram = {}", opened.context(), config.memory.vram))?;
+        let bank = opened.bank(repository)?;
+        interrupt::check()?;
         let progress = Progress::start("loading weights and calibrating", 1, "step");
         let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());
         let engine = Engine::load(device, checkpoint, spec, bank, heatmap.as_ref(), opened.options.clone())?;

@@ -51,6 +51,7 @@ pub fn run<D: Device>(
     plan: &SpeedPlan,
     log: &mut RunLog,
 ) -> anyhow::Result<Vec<Measured>> {
+    ensure!(!engine.is_traced(), "a trace is being written: a traced run gives no speed row");
     let progress = Progress::start("timing", plan.runs() as u64, "runs");
     for row in &plan.rows {
         for prompt in &row.warm_up {

@@ -5,7 +5,8 @@ use crate::statistics::median;
 use assay_engine::Engine;
 use assay_engine::device::{Device, DeviceKind};
 use assay_engine::engine::LowWater;
-use assay_ledgers::{Hcs, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow};
+use assay_engine::residency::LayerHits;
+use assay_ledgers::{DriverMemory, Hcs, LayerResidency, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow};
 use std::collections::BTreeMap;
 
 /// Every figure is a rate.
@@ -24,7 +25,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// When a row has no sample or a sample is not a number.
-pub fn summarise<D: Device>(measured: &[Measured], engine: &Engine<D>, timed: usize) -> anyhow::Result<Summary> {
+pub fn summarise<D: Device>(measured: &[Measured], engine: &mut Engine<D>, timed: usize) -> anyhow::Result<Summary> {
     let total = engine.residents().total as u64;
     let rows = measured
         .iter()
@@ -35,11 +36,18 @@ pub fn summarise<D: Device>(measured: &[Measured], engine: &Engine<D>, timed: us
     let all: Vec<&Sample> = measured.iter().flat_map(|row| &row.samples).collect();
     let low_water = low_water(&engine.low_water());
     let margin = engine.options().margin_bytes;
-    let verdicts = vec![exact_counts(measured, timed), margin_kept(&low_water, margin)];
+    let mut verdicts = vec![exact_counts(measured, timed), margin_kept(&low_water, margin)];
+    let driver = engine.overhead()?.map(|overhead| DriverMemory {
+        context_bytes: overhead.context_bytes,
+        graphs_reserved_bytes: overhead.graphs_reserved_bytes,
+        graphs_bytes: overhead.graphs_bytes,
+    });
+    verdicts.extend(driver.as_ref().map(graphs_kept));
+    let layers = engine.take_layer_hits().iter().map(layer_residency).collect();
     let hcs = (total > 0).then(|| residency(&decode, total));
     let modelled_link_s = modelled(&all, engine.options().device);
     let cold_path = (engine.options().device == DeviceKind::Cuda).then(|| engine.cold_path().name().to_owned());
-    let body = SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path };
+    let body = SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path, layers, driver };
     Ok(Summary { body, verdicts })
 }
 
@@ -74,6 +82,18 @@ fn residency(samples: &[&Sample], total: u64) -> Hcs {
         hit_rate: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
         cold_bytes: samples.iter().map(|sample| sample.link_bytes).sum(),
     }
+}
+
+fn layer_residency((hits, resident): &(LayerHits, usize)) -> LayerResidency {
+    LayerResidency { resident: *resident as u64, hits: hits.hits, misses: hits.misses }
+}
+
+fn graphs_kept(driver: &DriverMemory) -> VerdictRow {
+    let DriverMemory { graphs_bytes, graphs_reserved_bytes, .. } = driver;
+    let verdict = if graphs_bytes <= graphs_reserved_bytes { Verdict::Pass } else { Verdict::Fail };
+    let reason =
+        format!("the card's free memory shrank by {graphs_bytes} bytes, {graphs_reserved_bytes} are kept for it");
+    VerdictRow { row: "captured graphs".to_owned(), verdict, reason }
 }
 
 /// Low-water marks by the name of their phase; phases that did not run are absent.

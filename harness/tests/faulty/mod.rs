@@ -1,5 +1,5 @@
 //! A device that does what it is told, except where a fault is planted: no hook in the engine is needed.
-#![allow(unreachable_pub)]
+#![allow(unreachable_pub, dead_code)]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,14 +20,80 @@ pub enum Fault {
     StaleRow {
         position: usize,
     },
+    /// What this launch wrote, counted from 0 since the fault was planted, is changed in one place by as little as can be.
+    Spoiled {
+        launch: u64,
+    },
 }
 
 pub struct Faulty {
     pub inner: HostDevice,
-    pub fault: Fault,
+    fault: Fault,
+    launches: u64,
 }
 
 impl Faulty {
+    pub fn new(inner: HostDevice) -> Self {
+        Self { inner, fault: Fault::None, launches: 0 }
+    }
+
+    /// Plants a fault, and counts launches from here.
+    pub fn plant(&mut self, fault: Fault) {
+        (self.fault, self.launches) = (fault, 0);
+    }
+
+    /// The last bit of a value in the middle.
+    fn flip(&mut self, span: Span<f32>) -> Result<(), DeviceError> {
+        let value = span.part(span.len() / 2, 1)?.as_bytes();
+        let mut bytes = [0u8; 4];
+        self.inner.download(value, &mut bytes)?;
+        bytes[0] ^= 1;
+        self.inner.upload(&bytes, value)
+    }
+
+    fn indices(&mut self, span: Span<u32>, change: impl FnOnce(&mut [u32])) -> Result<(), DeviceError> {
+        let mut bytes = vec![0u8; span.len() * 4];
+        self.inner.download(span.as_bytes(), &mut bytes)?;
+        let word = |word: &[u8]| u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        let mut indices: Vec<u32> = bytes.chunks(4).map(word).collect();
+        change(&mut indices);
+        let bytes: Vec<u8> = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
+        self.inner.upload(&bytes, span.as_bytes())
+    }
+
+    /// Changes what a launch wrote; what comes later still works.
+    fn spoil(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
+        match kernel {
+            Kernel::Embed { out, .. }
+            | Kernel::RmsNorm { out, .. }
+            | Kernel::Linear { out, .. }
+            | Kernel::Attention { out, .. }
+            | Kernel::GroupedGateUp { out, .. }
+            | Kernel::GroupedDown { out, .. }
+            | Kernel::Combine { out, .. }
+            | Kernel::SwiGlu { out, .. } => self.flip(out),
+            Kernel::HeadNormRope { x, .. }
+            | Kernel::AddAssign { x, .. }
+            | Kernel::AddGated { x, .. }
+            | Kernel::Scale { x, .. } => self.flip(x),
+            // Keys for values.
+            Kernel::KvAppend { k, v, cache, first_position, position_at } => {
+                self.inner.launch(Kernel::KvAppend { k: v, v: k, cache, first_position, position_at }, how)
+            }
+            // The last token's last choice becomes an expert that it has not chosen.
+            Kernel::RouterTopK { top_k, num_experts, ids, .. } => self.indices(ids, |ids| {
+                let last = ids.len() - top_k;
+                let absent = (0..num_experts as u32).find(|expert| !ids[last..].contains(expert));
+                if let (Some(absent), Some(id)) = (absent, ids.last_mut()) {
+                    *id = absent;
+                }
+            }),
+            Kernel::Permute { order, .. } => self.indices(order, |order| order.swap(0, order.len() - 1)),
+            Kernel::Argmax { logits, out } => self.indices(out, |out| out[0] = (out[0] + 1) % logits.len() as u32),
+            Kernel::FetchExperts { .. } => Ok(()),
+        }
+    }
+
     /// A launch as the fault makes it; none where it does not happen.
     fn planted(&mut self, mut kernel: Kernel) -> Result<Vec<Kernel>, DeviceError> {
         match (self.fault, &mut kernel) {
@@ -65,7 +131,10 @@ impl Faulty {
 
 impl Device for Faulty {
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
-        self.planted(kernel)?.into_iter().try_for_each(|kernel| self.inner.launch(kernel, how))
+        self.planted(kernel)?.into_iter().try_for_each(|kernel| self.inner.launch(kernel, how))?;
+        let number = self.launches;
+        self.launches += 1;
+        if self.fault == (Fault::Spoiled { launch: number }) { self.spoil(kernel, how) } else { Ok(()) }
     }
 
     fn kind(&self) -> DeviceKind {

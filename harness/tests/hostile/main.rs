@@ -16,5 +16,6 @@ mod place;
 mod table;
 mod tokenizer;
 mod toml_files;
+mod trace;
 mod weights;
 mod witness;

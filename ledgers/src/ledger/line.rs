@@ -167,6 +167,10 @@ fn check_form(record: Record, content: &[u8]) -> std::result::Result<Record, Vec
     if !is_canonical_object(content) {
         return Err(not_canonical("the line is not the canonical form of its record".to_owned()));
     }
+    if record.identity.is_none() && !record.body.may_lack_identity() {
+        let detail = format!("the record does not fit the schema: a {} record has no identity", record.body.kind());
+        return Err(vec![Fault::new(ProblemKind::BadSchema, detail)]);
+    }
     if record.origin.is_some() {
         let mut original = record.original();
         let stated = std::mem::take(&mut original.hash);

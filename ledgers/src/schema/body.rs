@@ -1,9 +1,10 @@
-//! The results.
+//! The results: the sum of all kinds, speed, memory, checks, and what is said of other records.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::{ComparisonBody, DeterminismBody, EquivalenceBody, ExternalBody, FidelityBody, PerplexityBody, TaskBody};
 use crate::Sha256;
 
 /// A result, by kind.
@@ -12,18 +13,28 @@ use crate::Sha256;
 pub enum Body {
     /// How fast. Only a run without timing instrumentation gets here: see [`crate::Draft::speed`].
     Speed(SpeedBody),
+    /// Two configurations or builds, run in turns. As [`Body::Speed`], without timing instrumentation only.
+    Comparison(ComparisonBody),
     /// Perplexity over documents.
     Perplexity(PerplexityBody),
     /// Distance from a baseline's logits.
     Fidelity(FidelityBody),
     /// The same answer by different ways.
     Equivalence(EquivalenceBody),
+    /// The same answer run after run.
+    Determinism(DeterminismBody),
     /// Device memory.
     Memory(MemoryBody),
+    /// Work done by an agent that a model drives.
+    Task(TaskBody),
+    /// What another program gave, or somebody else reported.
+    External(ExternalBody),
     /// Named rows of a comparison, such as a checkpoint against its reference.
     Check(CheckBody),
     /// A choice made on evidence.
     Decision(DecisionBody),
+    /// Why an earlier record no longer counts.
+    Invalidation(InvalidationBody),
 }
 
 impl Body {
@@ -31,13 +42,24 @@ impl Body {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Speed(_) => "speed",
+            Self::Comparison(_) => "comparison",
             Self::Perplexity(_) => "perplexity",
             Self::Fidelity(_) => "fidelity",
             Self::Equivalence(_) => "equivalence",
+            Self::Determinism(_) => "determinism",
             Self::Memory(_) => "memory",
+            Self::Task(_) => "task",
+            Self::External(_) => "external",
             Self::Check(_) => "check",
             Self::Decision(_) => "decision",
+            Self::Invalidation(_) => "invalidation",
         }
+    }
+
+    /// Whether a record of this kind may lack an identity: it is about something that this project did not run, or
+    /// about other records.
+    pub const fn may_lack_identity(&self) -> bool {
+        matches!(self, Self::Task(_) | Self::External(_) | Self::Decision(_) | Self::Invalidation(_))
     }
 }
 
@@ -58,6 +80,36 @@ pub struct SpeedBody {
     /// How decode brought cold experts in, where the device has a choice: measured at startup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold_path: Option<String>,
+    /// Each MoE layer in decode, in order, warm-ups included; empty in records that did not count them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LayerResidency>,
+    /// What of the budget the driver had; absent where there is no driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<DriverMemory>,
+}
+
+/// One MoE layer in decode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerResidency {
+    /// Its experts on the device, at the end.
+    pub resident: u64,
+    /// Routes that found their expert there.
+    pub hits: u64,
+    /// Routes that did not.
+    pub misses: u64,
+}
+
+/// What a driver takes of the budget, bytes, as its gauge of the whole card sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverMemory {
+    /// Context, code and streams.
+    pub context_bytes: u64,
+    /// Kept for captured graphs.
+    pub graphs_reserved_bytes: u64,
+    /// What the card's free memory shrank by after the arena was taken.
+    pub graphs_bytes: u64,
 }
 
 /// What a speed row measures.
@@ -131,128 +183,6 @@ pub struct Hcs {
     pub cold_bytes: u64,
 }
 
-/// Perplexity, and how it was windowed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PerplexityBody {
-    /// Tokens of a window.
-    pub window: u64,
-    /// Tokens from one window's start to the next.
-    pub stride: u64,
-    /// A row a document.
-    pub documents: Vec<DocumentRow>,
-    /// Targets scored in all.
-    pub tokens: u64,
-    /// Negative log-likelihood of all of them, nats.
-    pub nll_total: f64,
-    /// `exp(nll_total / tokens)`.
-    pub perplexity: f64,
-    /// Paired with another identity, if one was run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub comparison: Option<PerplexityComparison>,
-}
-
-/// One document.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DocumentRow {
-    /// Its name.
-    pub document: String,
-    /// Targets scored.
-    pub tokens: u64,
-    /// Their negative log-likelihood, nats.
-    pub nll_total: f64,
-    /// `nll_total / tokens`.
-    pub nll_mean: f64,
-    /// `exp(nll_mean)`.
-    pub perplexity: f64,
-}
-
-/// This identity less another, over the same documents.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PerplexityComparison {
-    /// Hash of the other identity.
-    pub against: Sha256,
-    /// What the other is called.
-    pub against_name: String,
-    /// The other's record, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub against_record: Option<Sha256>,
-    /// Documents paired.
-    pub documents: u64,
-    /// The other's perplexity.
-    pub against_perplexity: f64,
-    /// Mean difference of the negative log-likelihood of a token, nats; above 0 is worse than the other.
-    pub nll_difference: f64,
-    /// Its 95 % interval, clustered by document; absent where the documents are too few.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nll_difference_ci95: Option<[f64; 2]>,
-    /// Each document's mean difference, nats a token.
-    pub document_differences: BTreeMap<String, f64>,
-}
-
-/// Distance from a baseline's logits over the same positions.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FidelityBody {
-    /// Hash of the baseline's record or artifact.
-    pub baseline: Sha256,
-    /// Positions compared.
-    pub positions: u64,
-    /// Kullback–Leibler divergence from the baseline, nats.
-    pub kl: Spread,
-    /// Positions at which the likeliest token differs.
-    pub top1_flips: u64,
-    /// Mean share of the baseline's ten likeliest tokens that are among this identity's ten, 0 to 1.
-    pub top10_containment: f64,
-}
-
-/// Spread of a quantity.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Spread {
-    /// Mean.
-    pub mean: f64,
-    /// Median.
-    pub median: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// Largest.
-    pub max: f64,
-}
-
-/// The same answer by different ways.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EquivalenceBody {
-    /// What every case is compared with, such as `fresh full history`.
-    pub reference: String,
-    /// A row a case.
-    pub cases: Vec<EquivalenceCase>,
-}
-
-/// One way to the answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EquivalenceCase {
-    /// Its name.
-    pub case: String,
-    /// Tokens compared.
-    pub tokens: u64,
-    /// The first token that differs, from 0; absent where none does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_token_difference: Option<u64>,
-    /// Logits whose bits differ.
-    pub logit_bit_differences: u64,
-    /// Largest difference of a logit.
-    pub logit_difference_max: f64,
-    /// Tokens taken from stored state and not computed again: the proof that the case reused something.
-    pub tokens_reused: u64,
-    /// Bytes of state restored.
-    pub bytes_restored: u64,
-}
-
 /// Device memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -299,4 +229,17 @@ pub struct DecisionBody {
     pub reason: String,
     /// Hashes of the records that it rests on.
     pub evidence: Vec<Sha256>,
+}
+
+/// Why an earlier record no longer counts. The record itself stays: nothing is ever deleted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InvalidationBody {
+    /// Hash of that record, as it was first written.
+    pub record: Sha256,
+    /// Why.
+    pub reason: String,
+    /// The record that takes its place, as it was first written; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<Sha256>,
 }

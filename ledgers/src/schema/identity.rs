@@ -47,6 +47,9 @@ pub struct Identity {
     /// The suite file; absent for a command that takes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suite: Option<SuiteIdentity>,
+    /// Hash of every task's fixture, by the task's name; absent for a command that runs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<BTreeMap<String, Sha256>>,
     /// True if weights or prompts are made up (random, shrunk), so that quality figures mean nothing.
     pub synthetic: bool,
 }
@@ -168,6 +171,10 @@ pub struct DeviceIdentity {
     /// The modelled link; absent where the link is real.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkIdentity>,
+    /// Share of its time by which each kernel was made slower on purpose, to see whether that is found; absent in every
+    /// run but those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planted_slowdown: Option<f64>,
 }
 
 /// The host device's declared link.

@@ -4,17 +4,26 @@
 //! was. Byte counts are integers up to 2^53 (JSON's exact range); a seed, which may use all 64 bits, is a decimal string.
 //! Changing the meaning of a field, or removing one, needs a new [`FORMAT_VERSION`].
 //!
-//! Files: `identity.rs` what ran, `record.rs` the record around a result, `body.rs` the results, `verdict.rs` judgements.
+//! Files: `identity.rs` what ran, `record.rs` the record around a result, `verdict.rs` judgements; the results: `body.rs` their
+//! sum, speed and what is said of records, `quality.rs` answers, `task.rs` agents, `comparison.rs` one beside another.
+//!
+//! Version 2 added kinds of results, records without an identity, and compressed raw logs; it reads version 1.
 
 mod body;
+mod comparison;
 mod identity;
+mod quality;
 mod record;
+mod task;
 mod verdict;
 
 pub use body::*;
+pub use comparison::*;
 pub use identity::*;
+pub use quality::*;
 pub use record::*;
+pub use task::*;
 pub use verdict::*;
 
 /// Version of the record format that this build writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;

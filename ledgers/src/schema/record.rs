@@ -26,6 +26,20 @@ pub enum EvidenceClass {
     CommunityReported,
 }
 
+impl EvidenceClass {
+    /// As written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CurrentBenchmark => "current_benchmark",
+            Self::ControlledDevelopment => "controlled_development",
+            Self::Functional => "functional",
+            Self::MeasuredPlanning => "measured_planning",
+            Self::Historical => "historical",
+            Self::CommunityReported => "community_reported",
+        }
+    }
+}
+
 /// One line of a ledger: one result of one identity, linked to its writer's record before it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,8 +62,9 @@ pub struct Record {
     pub evidence_class: EvidenceClass,
     /// The result.
     pub body: Body,
-    /// What ran.
-    pub identity: Identity,
+    /// What ran. Absent only where [`Body::may_lack_identity`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
     /// What was seen beside the result.
     pub observations: Observations,
     /// Judgements, a row each.

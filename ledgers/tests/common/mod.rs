@@ -36,6 +36,7 @@ pub fn identity() -> Identity {
             cpu_features: "x86-64-v3".to_owned(),
             threads: 2,
             link: Some(LinkIdentity { bandwidth_bytes_per_s: 5.5e10, latency_s: 1.04e-5 }),
+            planted_slowdown: None,
         },
         memory: MemoryIdentity { vram_bytes: 48 << 20, margin_bytes: 4 << 20 },
         context: 8192,
@@ -51,6 +52,7 @@ pub fn identity() -> Identity {
             ]),
         },
         suite: Some(SuiteIdentity { name: "benchmark".to_owned(), file: Sha256::of(b"suite") }),
+        tasks: None,
         synthetic: false,
     }
 }
@@ -75,6 +77,8 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
         low_water_bytes: BTreeMap::from([("prefill".to_owned(), 1 << 20), ("decode".to_owned(), 2 << 20)]),
         modelled_link_s: Some(0.25),
         cold_path: None,
+        layers: Vec::new(),
+        driver: None,
     }
 }
 
@@ -127,12 +131,159 @@ pub fn perplexity_body(nll_mean: f64) -> PerplexityBody {
     }
 }
 
-/// Any draft: every kind that a run writes, any finite figures, any text.
+/// The kinds that [`other_draft`] makes.
+pub const OTHER_KINDS: u8 = 8;
+
+/// A draft of each kind that is neither speed, check nor perplexity, in turn.
+pub fn other_draft(kind: u8, identity: Identity, figure: f64, text: &str) -> Draft {
+    let figures = BTreeMap::from([("figure_ms".to_owned(), figure)]);
+    let interval = Interval95 { value: figure, ci95: Some([figure, figure]) };
+    let spread = Spread { mean: figure, median: figure, p99: figure, max: figure };
+    let class = EvidenceClass::Functional;
+    match kind {
+        0 => {
+            let side = |name: &str| ComparedSide {
+                name: name.to_owned(),
+                identity: Some(Sha256::of(b"identity")),
+                binary: Sha256::of(b"binary"),
+                records: vec![Sha256::of(b"record")],
+            };
+            let row = ComparisonRow {
+                measure: Measure::Decode,
+                tokens: 50,
+                unit: "tok/s".to_owned(),
+                a: vec![figure],
+                b: vec![figure],
+                ratio: interval,
+            };
+            let body = ComparisonBody {
+                a: side("one"),
+                b: side("two"),
+                differences: vec!["binary".to_owned()],
+                order: "ABBA".to_owned(),
+                rows: vec![row],
+                resamples: 10_000,
+                seed: "1".to_owned(),
+            };
+            Draft::comparison(Run::timing_off(), identity, body)
+        }
+        1 => {
+            let row = FidelityRow {
+                document: text.to_owned(),
+                positions: 7,
+                kl_mean: figure,
+                top1_flips: 1,
+                first_token_js: figure,
+                nll_difference: None,
+            };
+            let body = FidelityBody {
+                baseline: Sha256::of(b"baseline"),
+                baseline_name: text.to_owned(),
+                baseline_identity: None,
+                baseline_logits: BaselineLogits::TopK(10),
+                positions: 7,
+                kl: spread,
+                top1_flips: Top1Flips { all: 1, to_wrong: 1, to_right: 0 },
+                top10_containment: 1.0,
+                top10_overlap: 0.9,
+                first_token_js: spread,
+                nll_difference: Some(interval),
+                documents: vec![row],
+            };
+            Draft::new(class, identity, body)
+        }
+        2 => {
+            let case = EquivalenceCase {
+                case: "restored from memory".to_owned(),
+                conversation: text.to_owned(),
+                tokens: 64,
+                first_token_difference: None,
+                logits: 64 * 1024,
+                logit_bit_differences: 0,
+                logit_difference_max: 0.0,
+                tokens_reused: 512,
+                tokens_computed: 128,
+                bytes_restored: 1 << 20,
+                control: Some("same chunks, no cache".to_owned()),
+                figures,
+            };
+            let body = EquivalenceBody { reference: "fresh full history".to_owned(), cases: vec![case] };
+            Draft::new(class, identity, body)
+        }
+        3 => {
+            let run = DeterminismRun {
+                run: "replay".to_owned(),
+                tokens: 64,
+                tokens_sha256: Sha256::of(b"tokens"),
+                logits_sha256: None,
+                first_token_difference: Some(3),
+            };
+            let body =
+                DeterminismBody { subject: text.to_owned(), reference: "fresh process".to_owned(), runs: vec![run] };
+            Draft::new(class, identity, body)
+        }
+        4 => {
+            let attempt = TaskAttempt {
+                outcome: TaskOutcome::Unsolved,
+                reason: text.to_owned(),
+                tool_calls: 12,
+                prompt_tokens: 8_000,
+                completion_tokens: 900,
+                seconds: 12.5,
+                transcript: Some(Sha256::of(b"transcript")),
+                figures,
+            };
+            let task = TaskRow {
+                task: "mend a parser".to_owned(),
+                fixture: Sha256::of(b"fixture"),
+                context_tokens: 8192,
+                attempts: vec![attempt],
+            };
+            let body = TaskBody {
+                suite: "first".to_owned(),
+                rules_version: 1,
+                endpoint: "a peer".to_owned(),
+                tasks: vec![task],
+                shares: BTreeMap::from([("pass@1".to_owned(), interval)]),
+            };
+            Draft::without_identity(class, body)
+        }
+        5 => {
+            let row = ExternalRow {
+                measure: "decode".to_owned(),
+                tokens: Some(128),
+                unit: "tok/s".to_owned(),
+                value: figure,
+                ci95: None,
+                samples: vec![figure],
+            };
+            let body = ExternalBody {
+                subject: "another program".to_owned(),
+                source: text.to_owned(),
+                setting: BTreeMap::from([("card".to_owned(), text.to_owned())]),
+                rows: vec![row],
+            };
+            Draft::without_identity(EvidenceClass::CommunityReported, body)
+        }
+        6 => {
+            let bytes = BTreeMap::from([("prefill".to_owned(), 1_u64 << 20)]);
+            let body = MemoryBody { budget_bytes: 1 << 30, low_water_bytes: bytes.clone(), requirement_bytes: bytes };
+            Draft::new(class, identity, body)
+        }
+        _ => {
+            let record = Sha256::of(b"record");
+            let body = InvalidationBody { record, reason: text.to_owned(), replacement: None };
+            Draft::without_identity(class, body)
+        }
+    }
+}
+
+/// Any draft: every kind, any finite figures, any text.
 pub fn any_draft() -> impl Strategy<Value = Draft> {
     let figure = prop::num::f64::NORMAL | prop::num::f64::ZERO | prop::num::f64::SUBNORMAL;
     let text = any::<String>();
-    (0..4_u8, prop::collection::vec(figure, 1..8), text, 0..(1_u64 << 53), any::<u64>(), any::<bool>()).prop_map(
-        |(kind, figures, text, bytes, seed, flag)| {
+    (0..4 + OTHER_KINDS, prop::collection::vec(figure, 1..8), text, 0..(1_u64 << 53), any::<u64>(), any::<bool>())
+        .prop_map(|(kind, figures, text, bytes, seed, flag)| {
             let mut identity = identity();
             identity.memory.vram_bytes = bytes;
             identity.template = flag.then(|| Sha256::of(text.as_bytes()));
@@ -147,7 +298,8 @@ pub fn any_draft() -> impl Strategy<Value = Draft> {
                     body.nll_total = figures[0];
                     Draft::new(EvidenceClass::Historical, identity, body)
                 }
-                _ => Draft::new(
+                other @ 4.. => other_draft(other - 4, identity, figures[0], &text),
+                3 => Draft::new(
                     EvidenceClass::MeasuredPlanning,
                     identity,
                     DecisionBody {
@@ -167,8 +319,7 @@ pub fn any_draft() -> impl Strategy<Value = Draft> {
                 .class(EvidenceClass::ControlledDevelopment)
                 .observations(Observations { load_average_1m: Some(figures[0]), cpu_mhz: None, other })
                 .command(["assay", "benchmark", text.as_str()])
-        },
-    )
+        })
 }
 
 pub fn chain_of(ledger: &Ledger) -> PathBuf {

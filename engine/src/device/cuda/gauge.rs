@@ -10,11 +10,11 @@ use super::super::DeviceError;
 
 /// A card's memory now, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CardMemory {
+pub struct CardMemory {
     /// Used by nobody.
-    pub(super) free_bytes: u64,
+    pub free_bytes: u64,
     /// All of it.
-    pub(super) total_bytes: u64,
+    pub total_bytes: u64,
 }
 
 /// What a record says of a card.
@@ -37,14 +37,17 @@ pub fn describe(ordinal: usize) -> Result<Description, DeviceError> {
 }
 
 /// A card, by its UUID: the order of NVML's indices need not be CUDA's.
-pub(super) struct Gauge {
+pub struct Gauge {
     nvml: Nvml,
     uuid: String,
 }
 
 impl Gauge {
     /// Of CUDA device `ordinal`. Makes no context.
-    pub(super) fn new(ordinal: usize) -> Result<Self, DeviceError> {
+    ///
+    /// # Errors
+    /// `Cuda` where there is no driver or device, `Nvml`.
+    pub fn new(ordinal: usize) -> Result<Self, DeviceError> {
         if !Cuda::has_driver() {
             return Err(CudaError::NoDriver.into());
         }
@@ -65,7 +68,10 @@ impl Gauge {
     }
 
     /// What a record says of it.
-    pub(super) fn describe(&self) -> Result<Description, DeviceError> {
+    ///
+    /// # Errors
+    /// `Nvml`.
+    pub fn describe(&self) -> Result<Description, DeviceError> {
         let version = self.nvml.sys_cuda_driver_version().map_err(refused("nvmlSystemGetCudaDriverVersion"))?;
         Ok(Description {
             name: self.device()?.name().map_err(refused("nvmlDeviceGetName"))?,
@@ -75,7 +81,10 @@ impl Gauge {
     }
 
     /// Memory now.
-    pub(super) fn read(&self) -> Result<CardMemory, DeviceError> {
+    ///
+    /// # Errors
+    /// `Nvml`.
+    pub fn read(&self) -> Result<CardMemory, DeviceError> {
         let memory = self.device()?.memory_info().map_err(refused("nvmlDeviceGetMemoryInfo"))?;
         Ok(CardMemory { free_bytes: memory.free, total_bytes: memory.total })
     }

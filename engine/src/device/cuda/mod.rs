@@ -26,18 +26,22 @@ use assay_kernels::cuda::{Cuda, Fault};
 use super::fault::{Countdown, FaultPlan};
 use super::ranges::Ranges;
 use super::{
-    Arithmetic, Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Span, Stream,
+    Arithmetic, Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Overhead, Span,
+    Stream,
 };
 use crate::bank::HostBank;
 use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
 pub use health::{DeviceHealth, Health, health};
 
 use gauge::Gauge;
-pub use gauge::{Description, describe};
+pub use gauge::{CardMemory, Description, Gauge as CardGauge, describe};
 use staging::Staging;
 
 /// Enough for a context, its streams and the kernels' code, where a caller wants a budget that is sure to do: 0.55 GB on an H200.
 pub const CONTEXT_BYTES: u64 = 1 << 30;
+
+/// Kept out of the arena for captured graphs: about one for each doubling of the context, some hundred nodes a layer.
+const GRAPHS_BYTES: u64 = 64 << 20;
 
 /// Events that can be waited for apart. One that is older is waited for by a later one of its stream, which is only stricter.
 const EVENTS: usize = 64;
@@ -76,16 +80,21 @@ pub struct CudaDevice {
     allocations: Countdown,
     copies: Countdown,
     capturing: bool,
+    gauge: Gauge,
+    context_bytes: u64,
+    /// Of the card when the arena was taken.
+    free_after: u64,
     cuda: Cuda,
 }
 
 impl CudaDevice {
-    /// Opens device `ordinal` and takes `budget` bytes of it, of which the context and the kernels' code are a part.
+    /// Opens device `ordinal` and takes `budget` bytes of it, of which the context, the kernels' code and captured graphs are a
+    /// part.
     ///
     /// # Errors
     /// `Cuda` where there is no driver or device; `OutOfMemory` where the budget is not free, or smaller than the context.
     pub fn new(ordinal: usize, budget: u64) -> Result<Self, DeviceError> {
-        Self::open(ordinal, |overhead| budget.checked_sub(overhead).filter(|&bytes| bytes > 0), budget)
+        Self::open(ordinal, |overhead| budget.checked_sub(overhead + GRAPHS_BYTES).filter(|&bytes| bytes > 0), budget)
     }
 
     /// Opens device `ordinal` with `arena` bytes for the engine, beside whatever the context takes.
@@ -115,6 +124,7 @@ impl CudaDevice {
             true => refused(),
             false => error.into(),
         })?;
+        let free_after = gauge.read()?.free_bytes;
         Ok(Self {
             graphs: Vec::new(),
             bank: None,
@@ -127,6 +137,9 @@ impl CudaDevice {
             allocations: Countdown::default(),
             copies: Countdown::default(),
             capturing: false,
+            gauge,
+            context_bytes: overhead_bytes,
+            free_after,
             cuda,
         })
     }
@@ -316,5 +329,14 @@ impl Device for CudaDevice {
 
     fn link(&self) -> LinkCounters {
         self.link
+    }
+
+    fn overhead(&self) -> Result<Option<Overhead>, DeviceError> {
+        let free = self.gauge.read()?.free_bytes;
+        Ok(Some(Overhead {
+            context_bytes: self.context_bytes,
+            graphs_reserved_bytes: GRAPHS_BYTES,
+            graphs_bytes: self.free_after.saturating_sub(free),
+        }))
     }
 }

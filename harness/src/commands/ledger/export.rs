@@ -61,7 +61,7 @@ fn figures(record: &Record) -> Vec<Figure> {
     let figure = |measure: &str, tokens: u64, unit: &str, value: f64, ci95: Option<[f64; 2]>| Figure {
         record: record.hash.to_string(),
         time_utc: record.time_utc.as_str().to_owned(),
-        checkpoint: record.identity.checkpoint.name.clone(),
+        checkpoint: super::about(record),
         measure: measure.to_owned(),
         tokens,
         unit: unit.to_owned(),

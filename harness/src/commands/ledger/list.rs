@@ -42,7 +42,7 @@ impl List {
                 hash: record.hash.to_string(),
                 time_utc: record.time_utc.as_str().to_owned(),
                 kind: record.body.kind(),
-                checkpoint: record.identity.checkpoint.name.clone(),
+                checkpoint: super::about(record),
                 verdicts: verdict_counts(record),
             })
             .collect();

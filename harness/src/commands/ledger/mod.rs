@@ -4,6 +4,7 @@ mod export;
 mod import;
 mod list;
 mod publish;
+mod record;
 mod show;
 mod verify;
 
@@ -39,6 +40,8 @@ enum Action {
     Show(show::Show),
     /// Copy chosen records of this machine into the tracked ledger
     Publish(publish::Publish),
+    /// Run a command and keep its outcome
+    Record(record::RecordCommand),
     /// Take in the records of another machine's ledger
     Import(import::Import),
     /// Every figure of every record, a row each
@@ -75,6 +78,7 @@ impl Ledger {
             Action::List(command) => command.run(format),
             Action::Show(command) => command.run(format),
             Action::Publish(command) => command.run(format),
+            Action::Record(command) => command.run(format),
             Action::Import(command) => command.run(format),
             Action::Export(command) => command.run(format),
         }
@@ -91,4 +95,17 @@ fn verdict_counts(record: &Record) -> String {
         .map(|(kind, count)| format!("{count} {kind}"))
         .collect();
     counts.join(", ")
+}
+
+/// What a record is about, in a word or two: the checkpoint, or whatever stands in its place.
+fn about(record: &Record) -> String {
+    use assay_ledgers::Body;
+    match (&record.identity, &record.body) {
+        (Some(identity), _) => identity.checkpoint.name.clone(),
+        (None, Body::Task(body)) => body.endpoint.clone(),
+        (None, Body::External(body)) => body.subject.clone(),
+        (None, Body::Decision(body)) => body.question.clone(),
+        (None, Body::Invalidation(body)) => format!("record {}", body.record.short()),
+        (None, _) => String::new(),
+    }
 }

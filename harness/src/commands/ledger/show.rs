@@ -34,11 +34,14 @@ fn answer(record: &Record) -> anyhow::Result<Answer> {
     for verdict in &record.verdicts {
         verdicts.row([verdict.row.as_str(), verdict.verdict.as_str(), &verdict.reason]);
     }
+    let identity =
+        record.identity.as_ref().map_or(Ok("none".to_owned()), |it| it.hash().map(|hash| hash.to_string()))?;
     Ok(Answer::new(record)?
         .line(format!("record    {}", record.hash))
         .line(format!("time      {}", record.time_utc.as_str()))
         .line(format!("kind      {}", record.body.kind()))
-        .line(format!("identity  {}", record.identity.hash()?))
+        .line(format!("class     {}", record.evidence_class.as_str()))
+        .line(format!("identity  {identity}"))
         .line(format!("command   {}", record.command.join(" ")))
         .table(verdicts)
         .table(Table::of_fields("result", &record.body)?)

@@ -1,0 +1,223 @@
+//! The choice of one token.
+
+use std::cmp::Ordering;
+
+use super::philox;
+
+/// How many of the likeliest tokens are sorted at first where a cumulative limit needs an order.
+const FIRST_SORTED: usize = 256;
+
+/// What a request says about the choice. Limits apply in this order, each to what the one before it left, and all to
+/// probabilities at the stated temperature: top-k, top-p, min-p. The draw goes through what is left in ascending token id.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// Logits are divided by it. At 0 the largest logit is taken and nothing else applies.
+    pub temperature: f64,
+    /// How many of the likeliest tokens stay, ties to the lowest id; 0 for all.
+    pub top_k: usize,
+    /// The likeliest tokens stay until their probabilities add up to this; 1 for all.
+    pub top_p: f64,
+    /// Tokens stay that have at least this share of the largest probability; 0 for all.
+    pub min_p: f64,
+    /// Key of the random numbers.
+    pub seed: u64,
+}
+
+/// Why no token could be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SamplingError {
+    /// Nothing to choose from.
+    #[error("no logits, expected at least one")]
+    Empty,
+    /// A logit that is not a number.
+    #[error("logit {id} is not a number")]
+    NotANumber {
+        /// Its token.
+        id: usize,
+    },
+}
+
+/// A token that is still in the running.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    id: u32,
+    /// Relative to the largest: `exp((logit − largest) / temperature)`.
+    weight: f64,
+}
+
+impl Sampling {
+    /// The largest logit, always.
+    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+
+    /// Whether the largest logit is taken, so that the engine's own choice is the answer.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 || self.top_k == 1
+    }
+
+    /// The token of step `step`, from `logits` `[vocab_size]`.
+    ///
+    /// # Errors
+    /// No logits; a logit that is not a number.
+    pub fn choose(&self, logits: &[f32], step: u64) -> Result<u32, SamplingError> {
+        if let Some(id) = logits.iter().position(|logit| logit.is_nan()) {
+            return Err(SamplingError::NotANumber { id });
+        }
+        // The last of equals by this order is the lowest id.
+        let largest = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+        let Some((best, &largest)) = largest else { return Err(SamplingError::Empty) };
+        if self.is_greedy() || !largest.is_finite() {
+            return Ok(best as u32);
+        }
+        let weight = |logit: f32| libm::exp((f64::from(logit) - f64::from(largest)) / self.temperature);
+        let mut candidates: Vec<Candidate> =
+            logits.iter().enumerate().map(|(id, &logit)| Candidate { id: id as u32, weight: weight(logit) }).collect();
+        if self.top_k > 0 {
+            keep_likeliest(&mut candidates, self.top_k);
+        }
+        if self.top_p < 1.0 {
+            keep_nucleus(&mut candidates, self.top_p);
+        }
+        if self.min_p > 0.0 {
+            candidates.retain(|candidate| candidate.weight >= self.min_p);
+        }
+        candidates.sort_unstable_by_key(|candidate| candidate.id);
+        Ok(draw(&candidates, philox::unit(self.seed, step)).unwrap_or(best as u32))
+    }
+}
+
+/// Likeliest first, ties to the lowest id.
+fn by_weight(a: &Candidate, b: &Candidate) -> Ordering {
+    b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
+}
+
+fn keep_likeliest(candidates: &mut Vec<Candidate>, count: usize) {
+    if count < candidates.len() {
+        candidates.select_nth_unstable_by(count, by_weight);
+        candidates.truncate(count);
+    }
+}
+
+/// Keeps the shortest head of the sorted candidates whose weights reach `share` of their sum. A vocabulary has many times the
+/// tokens that a nucleus has, so only as many are sorted as turn out to be needed.
+fn keep_nucleus(candidates: &mut Vec<Candidate>, share: f64) {
+    // One order of addition, whatever order the candidates have come in.
+    candidates.sort_unstable_by_key(|candidate| candidate.id);
+    let wanted = share * candidates.iter().map(|candidate| candidate.weight).sum::<f64>();
+    let mut sorted = FIRST_SORTED.min(candidates.len());
+    loop {
+        if sorted < candidates.len() {
+            candidates.select_nth_unstable_by(sorted, by_weight);
+        }
+        candidates[..sorted].sort_unstable_by(by_weight);
+        let mut sum = 0.0;
+        let end = candidates[..sorted].iter().position(|candidate| {
+            sum += candidate.weight;
+            sum >= wanted
+        });
+        if let Some(end) = end {
+            return candidates.truncate(end + 1);
+        }
+        if sorted == candidates.len() {
+            return;
+        }
+        sorted = (sorted * 4).min(candidates.len());
+    }
+}
+
+/// The candidate at `unit` of the way through the sum of weights.
+fn draw(candidates: &[Candidate], unit: f64) -> Option<u32> {
+    let target = unit * candidates.iter().map(|candidate| candidate.weight).sum::<f64>();
+    let mut sum = 0.0;
+    let hit = candidates.iter().find(|candidate| {
+        sum += candidate.weight;
+        sum > target
+    });
+    // Rounding may leave the sum a hair short of its own total.
+    hit.or_else(|| candidates.iter().rfind(|candidate| candidate.weight > 0.0)).map(|candidate| candidate.id)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Probabilities 0.5, 0.25, 0.125, 0.0625, 0.0625 at temperature 1.
+    fn halves() -> Vec<f32> {
+        [0.5f32, 0.25, 0.125, 0.0625, 0.0625].map(f32::ln).to_vec()
+    }
+
+    fn sampled(temperature: f64) -> Sampling {
+        Sampling { temperature, seed: 11, ..Sampling::GREEDY }
+    }
+
+    fn shares(sampling: Sampling, logits: &[f32]) -> BTreeMap<u32, f64> {
+        let mut counts = BTreeMap::new();
+        for step in 0..20_000 {
+            *counts.entry(sampling.choose(logits, step).unwrap()).or_insert(0.0) += 1.0 / 20_000.0;
+        }
+        counts
+    }
+
+    #[test]
+    fn greedy_takes_the_largest_and_the_lowest_id_of_equals() {
+        let check = |logits: &[f32], id| assert_eq!(Sampling::GREEDY.choose(logits, 3), Ok(id));
+        check(&[1.0, 3.0, 3.0, 2.0], 1);
+        check(&[f32::NEG_INFINITY, f32::NEG_INFINITY], 0);
+        check(&[0.0, f32::INFINITY], 1);
+        check(&[-0.0, 0.0], 1);
+        assert_eq!(Sampling::GREEDY.choose(&[], 0), Err(SamplingError::Empty));
+        assert_eq!(sampled(1.0).choose(&[0.0, f32::NAN], 0), Err(SamplingError::NotANumber { id: 1 }));
+    }
+
+    #[test]
+    fn frequencies_are_the_probabilities() {
+        let check = |sampling: Sampling, expected: &[(u32, f64)]| {
+            let found = shares(sampling, &halves());
+            assert_eq!(found.keys().copied().collect::<Vec<_>>(), expected.iter().map(|e| e.0).collect::<Vec<_>>());
+            for (id, share) in expected {
+                // Five standard errors at most: 5 · sqrt(0.25 / 20000).
+                assert!((found[id] - share).abs() < 0.018, "{sampling:?} {id}: {} and {share}", found[id]);
+            }
+        };
+        let all = [(0, 0.5), (1, 0.25), (2, 0.125), (3, 0.0625), (4, 0.0625)];
+        check(sampled(1.0), &all);
+        check(Sampling { top_k: 2, ..sampled(1.0) }, &[(0, 2.0 / 3.0), (1, 1.0 / 3.0)]);
+        check(
+            Sampling { top_k: 4, ..sampled(1.0) },
+            &[(0, 8.0 / 15.0), (1, 4.0 / 15.0), (2, 2.0 / 15.0), (3, 1.0 / 15.0)],
+        );
+        check(Sampling { top_p: 0.5, ..sampled(1.0) }, &[(0, 1.0)]);
+        check(Sampling { top_p: 0.7, ..sampled(1.0) }, &[(0, 2.0 / 3.0), (1, 1.0 / 3.0)]);
+        check(Sampling { min_p: 0.2, ..sampled(1.0) }, &[(0, 4.0 / 7.0), (1, 2.0 / 7.0), (2, 1.0 / 7.0)]);
+        // At temperature 0.5 weights are squared: 64, 16, 4, 1, 1 of 86.
+        check(sampled(0.5), &[(0, 64.0 / 86.0), (1, 16.0 / 86.0), (2, 4.0 / 86.0), (3, 1.0 / 86.0), (4, 1.0 / 86.0)]);
+        // Top-p is a share of what top-k left.
+        check(Sampling { top_k: 2, top_p: 0.66, ..sampled(1.0) }, &[(0, 1.0)]);
+    }
+
+    #[test]
+    fn a_nucleus_larger_than_the_first_sort_is_whole() {
+        let logits = vec![0.0f32; 5000];
+        let sampling = Sampling { top_p: 0.9, ..sampled(1.0) };
+        let largest = (0..2000).map(|step| sampling.choose(&logits, step).unwrap()).max().unwrap();
+        // Equals go by id, so the nucleus is ids 0 to 4499.
+        assert!((4400..4500).contains(&largest), "{largest}");
+    }
+
+    #[test]
+    fn the_choice_is_a_function_of_seed_and_step() {
+        let logits: Vec<f32> = (0..300).map(|id| (id % 17) as f32 / 5.0).collect();
+        let run = |seed| -> Vec<u32> {
+            let sampling = Sampling { seed, top_p: 0.95, ..sampled(0.8) };
+            (0..16).map(|step| sampling.choose(&logits, step).unwrap()).collect()
+        };
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+        // Known answers: a change of them is a change of what a seed means.
+        let known = run(42);
+        assert_eq!(known.len(), 16);
+        let again = Sampling { seed: 42, top_p: 0.95, ..sampled(0.8) };
+        assert_eq!(again.choose(&logits, 9), Ok(known[9]), "steps are independent of each other");
+    }
+}

@@ -1,0 +1,96 @@
+//! `assay serve`: a config behind an OpenAI-compatible HTTP server.
+
+use crate::config::ConfigArgs;
+use crate::exit::Exit;
+use crate::interrupt;
+use crate::output::Format;
+use crate::repository::Repository;
+use crate::runtime::Runtime;
+use anyhow::Context;
+use assay_server::{ApiKeys, Limits, ServedModel, ServerOptions, serve};
+use clap::Args;
+use serde_json::json;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+const EXAMPLES: &str = "\
+Examples:
+  assay serve tiny-moe
+  assay serve tiny-moe --port 9000 --api-key-file keys.txt
+  curl http://127.0.0.1:8000/v1/completions \\
+      -H 'Content-Type: application/json' \\
+      -d '{\"model\": \"tiny-moe\", \"prompt\": \"Call me\"}'";
+
+/// Serve a config over HTTP, as OpenAI's API
+///
+/// Completions and chats, streamed or whole; one request at a time, the others wait in a queue of stated length. What a request asks
+/// for and the server cannot do is refused. Without --host it can be reached from this machine alone. Ctrl-C lets requests under way
+/// end, then stops.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Serve {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), help_heading = "Server")]
+    host: IpAddr,
+    /// Port to listen on; 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8000, help_heading = "Server")]
+    port: u16,
+    /// Requests that may wait; more are told to come back later
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Server")]
+    queue: usize,
+    /// File of keys, one a line: clients must show one
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    api_key_file: Option<PathBuf>,
+    /// Name of the model for clients, instead of the config's
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    served_name: Option<String>,
+}
+
+impl Serve {
+    pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
+        let repository = Repository::find()?;
+        let keys = self.api_key_file.as_deref().map(ApiKeys::read).transpose()?;
+        // Before anything is loaded: a port that is taken is soon said.
+        let address = SocketAddr::new(self.host, self.port);
+        let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+        let address = listener.local_addr()?;
+        let loaded = self.config.load(&repository)?;
+        let name = self.served_name.unwrap_or_else(|| loaded.name.clone());
+        let mut runtime = Runtime::start(loaded, &repository)?;
+        let engine = &runtime.engine;
+        let longest = engine.calibration().map_or(0, |calibration| calibration.max_prompt_tokens);
+        let context = engine.options().context_tokens;
+        let dir = runtime.opened.folder.checkpoint.dir().to_owned();
+        let model = ServedModel::open(&dir, name, engine.spec().vocab_size, context, longest)?;
+        let options = ServerOptions { queue_length: self.queue, keys, limits: Limits::default() };
+        summarise(&runtime, &model, &options, address, format);
+        serve(listener, &mut runtime.engine, model, options, || interrupt::flag().load(Ordering::Relaxed))?;
+        Ok(Exit::DONE)
+    }
+}
+
+/// Says what is served and where: to readers on stderr, as one line of JSON on stdout.
+fn summarise(runtime: &Runtime, model: &ServedModel, options: &ServerOptions, address: SocketAddr, format: Format) {
+    let residents = runtime.engine.residents();
+    let config = &runtime.opened.loaded.config;
+    let grammar = model.grammar.map_or("unknown", |grammar| grammar.name());
+    if format == Format::Json {
+        let summary = json!({
+            "model": model.id, "address": address.to_string(), "vram_bytes": config.memory.vram.0,
+            "experts_resident": residents.resident, "experts_total": residents.total,
+            "context_tokens": model.context_tokens, "max_prompt_tokens": model.max_prompt_tokens,
+            "queue_length": options.queue_length, "chat_template": model.template.is_some(), "tool_calls": grammar,
+        });
+        println!("{summary}");
+    }
+    let chat = if model.template.is_some() { format!("tool calls: {grammar}") } else { "no chat template".to_owned() };
+    eprintln!("model      {} ({chat})", model.id);
+    eprintln!("budget     {}", config.memory.vram);
+    eprintln!("experts    {} of {} resident", residents.resident, residents.total);
+    eprintln!("context    {} tokens, prompts up to {}", model.context_tokens, model.max_prompt_tokens);
+    eprintln!("queue      {} requests", options.queue_length);
+    eprintln!("address    http://{address}{}", if options.keys.is_some() { " (key required)" } else { "" });
+}
