@@ -1,8 +1,11 @@
 // What the fused kernels of decode share: overlapping with the kernel before, tiles staged in shared memory, one row's norm.
 //
-// A fused kernel does for one token what several kernels do, to the bit. It asks for its weights while the kernel before it still
-// runs, waits, and lets the kernel after it start. Order: whoever calls `let_next_start` has called `wait_for_previous`. So where a
-// kernel runs ahead of its wait, everything older than the kernel before it is complete; it may read that, and weights.
+// A fused kernel does for one token what several kernels do, to the bit. It asks for its weights, lets the kernel after it start, and waits for
+// the one before it; a kernel that is complete has waited for all before it. So ahead of its wait a kernel reads weights, and what
+// its documentation says is old enough: the kernel before `token_down` lets it start only after its own wait.
+//
+// Blocks have at most 512 threads of 64 registers, and there is one for each multiprocessor: so each multiprocessor holds one of the
+// kernel that computes and one of the next, and neither can crowd onto some of them.
 #pragma once
 #include "dot.cuh"
 
@@ -48,50 +51,132 @@ __device__ __forceinline__ bool last_block(u32* ticket, u32 blocks) {
     return last;
 }
 
-// Starts copying a lane's pieces of the groups of an INT4 tile that its warp takes: group g at `staged + g * GROUP_BYTES`. A lane reads only
-// what it has copied itself, so no barrier stands between copy and product.
-__device__ __forceinline__ void stage_groups(u8* staged, const u8* weights, u32 first, u32 groups, u32 step) {
-    const u32 at = threadIdx.x % 32 * 16;
-    for (u32 g = first; g < groups; g += step) {
-        copy_16(staged + g * GROUP_BYTES + at, weights + u64(g) * GROUP_BYTES + at);
-        copy_16(staged + g * GROUP_BYTES + at + 512, weights + u64(g) * GROUP_BYTES + at + 512);
-    }
-}
-
-// Starts copying a tile's scales, by one warp.
-__device__ __forceinline__ void stage_scales(u16* staged, const u8* scales, u32 groups) {
-    for (u32 i = threadIdx.x % 32; i < 2 * groups; i += 32) copy_16(staged + 8 * i, scales + 16 * i);
-}
-
-// Sums of one group of N / 2 staged tiles, `apart` bytes apart, to part[tile][16 rows], by one warp. `row` is in padded runs; `left`
-// is the number of columns from the group on.
-template <int N> __device__ __forceinline__ void group_sums(const u8* staged, u32 apart, const float* row, u32 group, u32 left, float* part, u32 part_pitch) {
-    const u32 lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-    uint4 w[N];
+// Sums of one staged group of an INT4 tile, each beside its scale, to part[16 rows], by one warp: lane 4 r + c has run c, `x`, of rows r and
+// r + 8. Elements of it from `n` on do not exist unless ALL do.
+template <bool ALL> __device__ __forceinline__ void group_sums(const u8* staged, const float (&x)[RUN], int n, float2* part) {
+    const u32 lane = threadIdx.x % 32, c = lane % RUNS;
+    const uint4 w[2] = {*(const uint4*)(staged + 16 * lane), *(const uint4*)(staged + 512 + 16 * lane)};
+    float acc[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < N; ++i) w[i] = *(const uint4*)(staged + i / 2 * apart + i % 2 * 512 + lane * 16);
-    const float* x = row + (group * RUNS + c) * RUN_WORDS;
-    float acc[N];
-    if (left >= GROUP)
-        int4_run<N, true>(w, x, 0, acc);
-    else
-        int4_run<N, false>(w, x, int(left) - int(c * RUN), acc);
+    for (int t = 0; t < 4; ++t) {
+        float q[2][8];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) columns(t == 0 ? w[i].x : t == 1 ? w[i].y : t == 2 ? w[i].z : w[i].w, q[i]);
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                if (ALL || 8 * t + k < n) acc[i] = __fmaf_rn(q[i][k], x[8 * t + k], acc[i]);
+    }
     float mine = 0.0f;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
+    for (int i = 0; i < 2; ++i) {
         float runs = acc[i] + __shfl_xor_sync(~0u, acc[i], 1);
         runs = runs + __shfl_xor_sync(~0u, runs, 2);
         if (c == i) mine = runs;
     }
-    if (c < N) part[c / 2 * part_pitch + c % 2 * 8 + r] = mine;
+    const u32 row = c * 8 + lane / RUNS;
+    if (row < TILE) part[row] = make_float2(bf16_to_f32(((const u16*)(staged + GROUP_BYTES))[row]), mine);
 }
 
-// Adds up a row's group sums, `part` [groups][16] and `scales` [groups][16], both at the row.
-__device__ __forceinline__ float scaled_total(const float* part, const u16* scales, u32 groups) {
+// Adds up a row's group sums, `part` [groups][16] at the row.
+__device__ __forceinline__ float scaled_total(const float2* part, u32 groups) {
     float total = 0.0f;
 #pragma unroll 8
-    for (u32 g = 0; g < groups; ++g) total = __fmaf_rn(bf16_to_f32(scales[g * TILE]), part[g * TILE], total);
+    for (u32 g = 0; g < groups; ++g) total = __fmaf_rn(part[g * TILE].x, part[g * TILE].y, total);
     return total;
+}
+
+// Starts copying a group of an INT4 tile with its scales, by one warp.
+__device__ __forceinline__ void stage_group(u8* staged, const Unit& unit, u32 g) {
+    const u32 lane = threadIdx.x % 32;
+    const u8* from = unit.weights + u64(g) * GROUP_BYTES + 16 * lane;
+    copy_16(staged + 16 * lane, from);
+    copy_16(staged + 512 + 16 * lane, from + 512);
+    if (lane < 2) copy_16(staged + GROUP_BYTES + 16 * lane, unit.scales + g * TILE * 2 + 16 * lane);
+}
+
+// A run of a row in padded runs.
+__device__ __forceinline__ void load_run(float (&x)[RUN], const float* run) {
+#pragma unroll
+    for (u32 k = 0; k < RUN; k += 4) {
+        const float4 four = *(const float4*)(run + k);
+        x[k] = four.x;
+        x[k + 1] = four.y;
+        x[k + 2] = four.z;
+        x[k + 3] = four.w;
+    }
+}
+
+// A block's products of one row with INT4 tiles, `count` of them: copied ahead into `stages` places, each warp its own groups, which it alone
+// reads; summed in batches, so that a barrier serves several tiles. `Work` says where tile i is (`unit`, no weights for one that is not
+// there), what to load ahead of the sums of tile i (`ahead`), and takes the total of its row r (`total`, by all threads of a warp).
+constexpr u32 BATCH = 4;
+constexpr u32 STAGED_GROUP = GROUP_BYTES + TILE * 2;
+constexpr u32 MAX_STAGES = 6;
+
+struct Tiles {
+    u32 cols, groups, count, stages;
+    u8* staged;    // [stages][groups][STAGED_GROUP]
+    float2* part;  // [min(count, 2 BATCH)][groups][16]
+
+    template <class Work> __device__ __forceinline__ void stage(const Work& work, u32 i, u32 place) const {
+        if (i < count) {
+            const Unit unit = work.unit(i);
+            if (unit.weights)
+                for (u32 g = threadIdx.x / 32; g < groups; g += blockDim.x / 32) stage_group(staged + (place * groups + g) * STAGED_GROUP, unit, g);
+        }
+        commit_copies();
+    }
+
+    template <class Work> __device__ __forceinline__ void stage_first(const Work& work) const {
+        for (u32 i = 0; i < stages; ++i) stage(work, i, i);
+    }
+
+    // Until all but the last `left` committed copies of this thread are there; fewer may be left than asked for.
+    __device__ __forceinline__ void wait(u32 left) const {
+        if (left == 0) wait_for_copies_but<0>();
+        else if (left == 1) wait_for_copies_but<1>();
+        else if (left == 2) wait_for_copies_but<2>();
+        else if (left == 3) wait_for_copies_but<3>();
+        else if (left == 4) wait_for_copies_but<4>();
+        else wait_for_copies_but<5>();
+    }
+
+    // After `stage_first`; `row` is in padded runs.
+    template <class Work> __device__ __forceinline__ void run(Work& work, const float* row) const {
+        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, c = threadIdx.x % RUNS;
+        const bool one_group = groups <= warps;
+        float x[RUN];
+        if (one_group) load_run(x, row + (min(warp, groups - 1) * RUNS + c) * RUN_WORDS);
+        for (u32 i = 0, place = 0; i < count; ++i) {
+            if (i % BATCH == 0 && threadIdx.x < BATCH * TILE) work.ahead(i + threadIdx.x / TILE, threadIdx.x % TILE);
+            wait(stages - 1);
+            __syncwarp();
+            float2* sums = part + i % (2 * BATCH) * groups * TILE;
+            for (u32 g = warp; g < groups; g += warps) {
+                if (!one_group) load_run(x, row + (g * RUNS + c) * RUN_WORDS);
+                const u8* from = staged + (place * groups + g) * STAGED_GROUP;
+                if ((g + 1) * GROUP <= cols)
+                    group_sums<true>(from, x, 0, sums + g * TILE);
+                else
+                    group_sums<false>(from, x, int(cols - g * GROUP) - int(c * RUN), sums + g * TILE);
+            }
+            __syncwarp();  // before the place is written again
+            stage(work, i + stages, place);
+            place = place + 1 == stages ? 0 : place + 1;
+            if (i % BATCH != BATCH - 1 && i != count - 1) continue;
+            __syncthreads();
+            const u32 own = i / BATCH * BATCH + threadIdx.x / TILE, r = threadIdx.x % TILE;
+            if (threadIdx.x < BATCH * TILE) work.total(own, r, own < count ? scaled_total(part + own % (2 * BATCH) * groups * TILE + r, groups) : 0.0f);
+        }
+    }
+};
+
+// Copies x[n] to padded runs, n a multiple of 4, past the first-level cache.
+__device__ __forceinline__ void load_row(float* row, const float* x, u32 n) {
+#pragma unroll 4
+    for (u32 k = 4 * threadIdx.x; k < n; k += 4 * blockDim.x) *(float4*)(row + k / RUN * RUN_WORDS + k % RUN) = __ldcg((const float4*)(x + k));
 }
 
 // Elements of the run from `base` on that lie below `n`.

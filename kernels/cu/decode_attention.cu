@@ -145,6 +145,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     const u32 from = form.window && end > form.window ? end - form.window : 0;
     const u32 split = from / SPLIT + blockIdx.x, splits = (end + SPLIT - 1) / SPLIT - from / SPLIT;
     if (blockIdx.x >= splits) {
+        let_next_start();
         wait_for_previous();
         return;
     }
@@ -162,8 +163,8 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     // The token's own row is not there yet; what is copied in its place is overwritten.
     for (u32 i = threadIdx.x; i < (hi + 15) / 16 * 2 * dim; i += THREADS) copy_16(keys + i / (2 * dim) * tile_pitch + i % (2 * dim) * 16, cached + 16 * i);
     for (u32 i = threadIdx.x; i < hi * dim / 8; i += THREADS) copy_16(values + 16 * i, cached + SPLIT * dim * 2 + 16 * i);
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     for (u32 vector = warp; vector < HEADS + newest; vector += WARPS) {
         if (vector == HEADS)
             norm_and_rope(form, form.k + kv_head * dim, form.k_norm, position, own_key);
@@ -278,8 +279,8 @@ extern "C" __global__ void __launch_bounds__(MERGE_SPLITS) attend_merge(const __
     const u32 from = form.window && end > form.window ? end - form.window : 0;
     const u32 splits = (end + SPLIT - 1) / SPLIT - from / SPLIT;
     const u64 at = u64(head) * form.splits;
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     if (splits == 1) return;
     Merged merged(form.sinks, head);
     for (u32 first = 0; first < splits; first += MERGE_SPLITS) {

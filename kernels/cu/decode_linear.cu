@@ -20,81 +20,76 @@ struct Project {
     float eps;
     float factor;
     u32 cols;
-    u32 tiles;  // of all outputs
+    u32 tiles;   // of all outputs
+    u32 stages;  // tiles that are copied ahead
     Output outputs[OUTPUTS];  // those that are not there begin past the last tile
 };
 
-struct Target {
-    Unit unit;
-    Output output;
-    u32 first_row;
+// The tiles of a block, every gridDim.x-th.
+template <bool ADD> struct Products {
+    const Project& form;
+    float before;
+
+    __device__ __forceinline__ u32 tile(u32 i) const { return blockIdx.x + i * gridDim.x; }
+
+    __device__ __forceinline__ const Output& output(u32 i) const {
+        return form.outputs[tile(i) >= form.outputs[2].first_tile ? 2 : tile(i) >= form.outputs[1].first_tile ? 1 : 0];
+    }
+
+    __device__ __forceinline__ Unit unit(u32 i) const {
+        const Output& to = output(i);
+        return unit_of<true>(to.matrix, to.rows, form.cols, tile(i) - to.first_tile);
+    }
+
+    __device__ __forceinline__ void ahead(u32 i, u32 r) {
+        if (!ADD || tile(i) >= form.tiles) return;
+        const Output& to = output(i);
+        const u32 row = (tile(i) - to.first_tile) * TILE + r;
+        if (row < to.rows) before = load_fresh(to.out + row);
+    }
+
+    __device__ __forceinline__ void total(u32 i, u32 r, float total) const {
+        if (tile(i) >= form.tiles) return;
+        const Output& to = output(i);
+        const u32 row = (tile(i) - to.first_tile) * TILE + r;
+        if (row >= to.rows) return;
+        if (to.bias) total = total + to.bias[row];
+        to.out[row] = ADD ? __fmaf_rn(total, form.factor, before) : total;
+    }
 };
 
-__device__ __forceinline__ Target target_of(const Project& form, u32 tile) {
-    const Output output = tile >= form.outputs[2].first_tile ? form.outputs[2] : tile >= form.outputs[1].first_tile ? form.outputs[1] : form.outputs[0];
-    const u32 own = tile - output.first_tile;
-    return {unit_of<true>(output.matrix, output.rows, form.cols, own), output, own * TILE};
-}
-
-// NORM: y = rms_norm(x), out[i] = w[i] . y (+ bias), and y itself. ADD: out[0] = fma(w[0] . x (+ bias), factor, out[0]). A block takes every
-// gridDim.x-th tile and asks for the next one's weights before it computes.
+// NORM: y = rms_norm(x), out[i] = w[i] . y (+ bias), and y itself. ADD: out[0] = fma(w[0] . x (+ bias), factor, out[0]).
 template <bool NORM, bool ADD> __device__ __forceinline__ void project(const Project& form) {
     extern __shared__ __align__(16) u8 shared[];
-    const u32 groups = (form.cols + GROUP - 1) / GROUP, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const u32 stages = gridDim.x < form.tiles ? 2 : 1;
+    const u32 groups = (form.cols + GROUP - 1) / GROUP, count = (form.tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
+    const u32 most = (form.tiles + gridDim.x - 1) / gridDim.x;
     Carve carve{shared};
     float* row = carve.take<float>(groups * RUNS * RUN_WORDS);
     float* factors = carve.take<float>(NORM ? form.cols : 0);
     float* sums = carve.take<float>(groups);
-    float* part = carve.take<float>(stages * groups * TILE);
-    u16* scales = carve.take<u16>(stages * groups * TILE);
-    u8* weights = carve.take<u8>(stages * groups * GROUP_BYTES);
-    const auto stage = [&](u32 tile, u32 slot) {
-        if (tile < form.tiles) {
-            const Target target = target_of(form, tile);
-            // One warp copies the scales and adds up: it does not overwrite what it has yet to read.
-            if (warp == 0) stage_scales(scales + slot * groups * TILE, target.unit.scales, groups);
-            stage_groups(weights + slot * groups * GROUP_BYTES, target.unit.weights, warp, groups, warps);
-        }
-        commit_copies();
-    };
+    float2* part = carve.take<float2>(min(most, 2 * BATCH) * groups * TILE);
+    const Tiles tiles = {form.cols, groups, count, form.stages, carve.take<u8>(form.stages * groups * STAGED_GROUP), part};
+    Products<ADD> work = {form, 0.0f};
     if (NORM)
         for (u32 k = 4 * threadIdx.x; k < form.cols; k += 4 * blockDim.x) copy_16(factors + k, form.norm + k);
-    stage(blockIdx.x, 0);
-    wait_for_previous();
+    tiles.stage_first(work);
     let_next_start();
-    copy_row(row, form.x, form.cols);
-    wait_for_copies();
+    wait_for_previous();
+    load_row(row, form.x, form.cols);
     __syncthreads();
     if (NORM) {
         const float inverse = row_inverse_rms(row, form.cols, form.eps, sums);
-        for (u32 k = threadIdx.x; k < form.cols; k += blockDim.x) {
-            const float y = (row[in_runs(k)] * inverse) * factors[k];
-            row[in_runs(k)] = y;
-            if (blockIdx.x == 0) form.normed[k] = y;
+        // The factors are older than the first tile, and this thread's own copies.
+        tiles.wait(form.stages - 1);
+        for (u32 k = 4 * threadIdx.x; k < form.cols; k += 4 * blockDim.x) {
+            float4* at = (float4*)(row + in_runs(k));
+            const float4 x = *at, factor = *(const float4*)(factors + k);
+            *at = make_float4((x.x * inverse) * factor.x, (x.y * inverse) * factor.y, (x.z * inverse) * factor.z, (x.w * inverse) * factor.w);
+            if (blockIdx.x == 0) *(float4*)(form.normed + k) = *at;
         }
         __syncthreads();
     }
-    for (u32 tile = blockIdx.x, slot = 0; tile < form.tiles; tile += gridDim.x, slot ^= stages - 1) {
-        const Target target = target_of(form, tile);
-        const u32 own = target.first_row + threadIdx.x;
-        const bool adds = threadIdx.x < TILE && own < target.output.rows;
-        float before = 0.0f;
-        if (ADD && adds) before = load_fresh(target.output.out + own);
-        if (stages == 2) stage(tile + gridDim.x, slot ^ 1);
-        if (stages == 2) wait_for_copies_but<1>();
-        float* sum = part + slot * groups * TILE;
-        for (u32 g = warp; g < groups; g += warps)
-            group_sums<2>(weights + (slot * groups + g) * GROUP_BYTES, 0, row, g, form.cols - g * GROUP, sum + g * TILE, 0);
-        __syncthreads();
-        if (adds) {
-            float total = scaled_total(sum + threadIdx.x, scales + slot * groups * TILE + threadIdx.x, groups);
-            if (target.output.bias) total = total + target.output.bias[own];
-            target.output.out[own] = ADD ? __fmaf_rn(total, form.factor, before) : total;
-        }
-        // Lanes without a row would copy the next scales over those that the others still read.
-        __syncwarp();
-    }
+    tiles.run(work, row);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 2) norm_linear(const __grid_constant__ Project form) { project<true, false>(form); }

@@ -4,16 +4,13 @@ use super::super::grouped_gemm::bias_offsets;
 use super::super::launch::{ActivationArgument, Grid, Stream, arguments, size};
 use super::super::module::Function;
 use super::super::{Cuda, CudaError, DeviceSlice};
-use super::{Carve, GROUP_BYTES, GROUP_WORDS, in_sixteens};
+use super::{Carve, GROUP_WORDS, STAGED_GROUP, in_sixteens, stages, threads};
 use crate::Activation;
 use crate::error::{KernelError, expect_len, product};
 use crate::layout::{ExpertLayout, MatrixFormat, TILE_ROWS, col_groups, row_tiles};
 
 /// Experts of a token at most.
 const MAX_SLOTS: usize = 32;
-
-/// Warps of a block at most: of gate and up, and of down.
-const WARPS: [usize; 2] = [8, 16];
 
 /// `struct Experts` of `cu/decode_experts.cu`.
 #[repr(C)]
@@ -26,6 +23,7 @@ struct ExpertsArgument {
     biases: [u64; 2],
     rows: u32,
     cols: u32,
+    stages: u32,
     x: u64,
     weights: u64,
     factor: f32,
@@ -45,7 +43,7 @@ pub struct RoutedExperts {
 }
 
 impl Cuda {
-    /// [`crate::twin::grouped_gate_up`] for one token `x` and INT4 experts; faults as for [`Cuda::grouped_gate_up`].
+    /// [`crate::twin::grouped_gate_up`] for one token `x` and INT4 experts, at most 32; faults as for [`Cuda::grouped_gate_up`].
     ///
     /// # Errors
     /// `Kernel`, `Call`.
@@ -62,30 +60,30 @@ impl Cuda {
         let (rows, cols, slots) = (layout.moe_intermediate_size, layout.hidden_size, ids.len());
         expect_len(KERNEL, "x [hidden]", x.len(), cols)?;
         expect_len(KERNEL, "out [slots, rows]", out.len(), product(KERNEL, "out", &[slots, rows])?)?;
-        if layout.format != MatrixFormat::Int4 || slots == 0 || !in_sixteens(x) {
+        if layout.format != MatrixFormat::Int4 || slots == 0 || slots > MAX_SLOTS || !in_sixteens(x) {
             return Ok(false);
         }
-        let groups = col_groups(cols);
-        let shared = Carve::default()
-            .take::<f32>(groups * GROUP_WORDS)
-            .take::<f32>(2 * groups * TILE_ROWS)
-            .take::<u16>(2 * groups * TILE_ROWS)
-            .take::<u8>(2 * groups * GROUP_BYTES);
-        let Some(bytes) = shared.within(self.properties().shared_bytes) else { return Ok(false) };
+        let (groups, properties) = (col_groups(cols), self.properties());
+        let pairs = product(KERNEL, "the grid", &[row_tiles(rows), slots])?;
+        let blocks = pairs.min(properties.multiprocessors as usize);
+        let base = Carve::default().take::<f32>(groups * GROUP_WORDS);
+        let Some((stages, bytes)) = stages(base, groups, 2 * pairs.div_ceil(blocks.max(1)), properties.shared_bytes)
+        else {
+            return Ok(false);
+        };
         let [gate_bias, up_bias, _] = bias_offsets(&layout);
         let mut argument = argument(KERNEL, experts, (rows, cols), (x, out))?;
         argument.matrices = [layout.gate_offset as u64, layout.up_offset as u64];
         argument.biases = [gate_bias, up_bias];
         argument.form = activation.into();
-        let blocks = size(KERNEL, product(KERNEL, "the grid", &[row_tiles(rows), slots])?)?;
-        // Two warps copy the scales.
-        let threads = 32 * groups.clamp(2, WARPS[0]) as u32;
-        self.launch_experts(stream, KERNEL, Grid::new((blocks, 1, 1), threads).shared(bytes), argument)
+        argument.stages = stages;
+        let grid = Grid::new((size(KERNEL, blocks)?, 1, 1), threads(groups)).shared(bytes);
+        self.launch_experts(stream, KERNEL, grid, argument)
     }
 
     /// `residual = fma(y, factor, residual)` with `y` the [`crate::twin::combine`] of the [`crate::twin::grouped_down`] of `act`
     /// `[slots, moe_intermediate_size]`, for one token and INT4 experts, at most 32. Faults as for [`Cuda::grouped_gate_up`]. Whatever
-    /// wrote ids and table came before the kernel that wrote `act`.
+    /// wrote ids, table and weights came before the kernel that wrote `act`: [`Cuda::token_gate_up`], or one that does not start early.
     ///
     /// # Errors
     /// `Kernel`, `Call`.
@@ -111,10 +109,9 @@ impl Cuda {
         let items = slots * col_groups(cols);
         let shared = Carve::default()
             .take::<f32>(items * GROUP_WORDS)
-            .take::<f32>(items * TILE_ROWS)
+            .take::<[f32; 2]>(items * TILE_ROWS)
             .take::<f32>(slots * TILE_ROWS)
-            .take::<u16>(items * TILE_ROWS)
-            .take::<u8>(items * GROUP_BYTES);
+            .take::<u8>(items * STAGED_GROUP);
         let Some(bytes) = shared.within(self.properties().shared_bytes) else { return Ok(false) };
         let [_, _, bias] = bias_offsets(&layout);
         let mut argument = argument(KERNEL, experts, (rows, cols), (act, residual))?;
@@ -122,8 +119,7 @@ impl Cuda {
         argument.biases = [bias; 2];
         argument.weights = weights.address();
         argument.factor = factor;
-        let threads = 32 * items.min(WARPS[1]) as u32;
-        let grid = Grid::new((size(KERNEL, row_tiles(rows))?, 1, 1), threads).shared(bytes);
+        let grid = Grid::new((size(KERNEL, row_tiles(rows))?, 1, 1), threads(items)).shared(bytes);
         self.launch_experts(stream, KERNEL, grid, argument)
     }
 
@@ -161,6 +157,7 @@ fn argument(
         biases: [0; 2],
         rows: size(kernel, rows)?,
         cols: size(kernel, cols)?,
+        stages: 0,
         x: x.address(),
         weights: 0,
         factor: 0.0,

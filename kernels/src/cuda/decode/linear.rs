@@ -3,18 +3,12 @@
 use super::super::launch::{Grid, Stream, arguments, size};
 use super::super::module::Function;
 use super::super::{Cuda, CudaError, DeviceMatrix, DeviceSlice};
-use super::{Carve, GROUP_BYTES, GROUP_WORDS, in_sixteens};
+use super::{Carve, GROUP_WORDS, in_sixteens, stages, threads};
 use crate::check;
-use crate::layout::{MatrixFormat, TILE_ROWS, col_groups, row_tiles};
+use crate::layout::{MatrixFormat, col_groups, row_tiles};
 
 /// Outputs of a launch at most; `OUTPUTS` of `cu/decode_linear.cu`.
 const OUTPUTS: usize = 3;
-
-/// Warps of a block at most.
-const WARPS: usize = 16;
-
-/// Blocks of a multiprocessor beyond which a block takes several tiles.
-const BLOCKS: usize = 4;
 
 /// One product of a row of activations.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +43,7 @@ struct ProjectArgument {
     factor: f32,
     cols: u32,
     tiles: u32,
+    stages: u32,
     outputs: [OutputArgument; OUTPUTS],
 }
 
@@ -128,40 +123,35 @@ impl Cuda {
         let (norm, eps, normed) =
             form.norm.map_or((0, 0.0, 0), |(norm, eps, out)| (norm.address(), eps, out.address()));
         let (factor, columns) = (form.factor, size(kernel, cols)?);
-        let Some(grid) = self.project_grid(kernel, tiles, cols, form.norm.is_some())? else { return Ok(false) };
+        let Some((stages, grid)) = self.project_grid(kernel, tiles, cols, form.norm.is_some())? else {
+            return Ok(false);
+        };
         let tiles = size(kernel, tiles)?;
         let argument =
-            ProjectArgument { x: x.address(), norm, normed, eps, factor, cols: columns, tiles, outputs: parts };
+            ProjectArgument { x: x.address(), norm, normed, eps, factor, cols: columns, tiles, stages, outputs: parts };
         // SAFETY: the argument type is that of the kernel; shapes were checked. Only weights are read early.
         unsafe { self.launch_early(stream, Function("decode_linear", kernel), grid, &mut arguments![argument])? };
         Ok(true)
     }
 
-    /// Blocks, threads and shared memory; `None` where a block has not enough.
+    /// Tiles copied ahead; blocks, threads and shared memory. `None` where a block has not enough.
     fn project_grid(
         &self,
         kernel: &'static str,
         tiles: usize,
         cols: usize,
         norms: bool,
-    ) -> Result<Option<Grid>, CudaError> {
-        let groups = col_groups(cols);
-        let shared = |stages: usize| {
-            let held = stages.saturating_mul(groups);
-            Carve::default()
-                .take::<f32>(groups * GROUP_WORDS)
-                .take::<f32>(if norms { cols } else { 0 })
-                .take::<f32>(groups)
-                .take::<f32>(held * TILE_ROWS)
-                .take::<u16>(held * TILE_ROWS)
-                .take::<u8>(held * GROUP_BYTES)
-                .within(self.properties().shared_bytes)
+    ) -> Result<Option<(u32, Grid)>, CudaError> {
+        let (groups, properties) = (col_groups(cols), self.properties());
+        let blocks = tiles.min(properties.multiprocessors as usize);
+        let base = Carve::default()
+            .take::<f32>(groups * GROUP_WORDS)
+            .take::<f32>(if norms { cols } else { 0 })
+            .take::<f32>(groups);
+        let Some((stages, bytes)) = stages(base, groups, tiles.div_ceil(blocks.max(1)), properties.shared_bytes) else {
+            return Ok(None);
         };
-        let threads = 32 * groups.div_ceil(2).min(WARPS) as u32;
-        let most = BLOCKS * self.properties().multiprocessors as usize;
-        let blocks = tiles.min(most);
-        let Some(bytes) = shared(if blocks < tiles { 2 } else { 1 }) else { return Ok(None) };
-        Ok(Some(Grid::new((size(kernel, blocks)?, 1, 1), threads).shared(bytes)))
+        Ok(Some((stages, Grid::new((size(kernel, blocks)?, 1, 1), threads(groups)).shared(bytes))))
     }
 }
 
