@@ -40,14 +40,15 @@ __device__ __forceinline__ u64 load_fresh(const u64* from) { return __ldcg(from)
 // True in the block that is the last of `blocks` to come, which then sees what the others wrote before. `ticket` is 0 before and after.
 __device__ __forceinline__ bool last_block(u32* ticket, u32 blocks) {
     __shared__ u32 last;
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
+        // For the whole block, whose writes the barrier has put before the fence.
+        __threadfence();
         last = atomicAdd(ticket, 1u) == blocks - 1;
         if (last) *ticket = 0;
+        __threadfence();
     }
     __syncthreads();
-    if (last) __threadfence();
     return last;
 }
 

@@ -1,8 +1,9 @@
 // One token's attention over a BF16 cache: norm and rope of its queries and key, the append, and the splits, in one. A composition of the twins
 // `head_norm_rope`, `kv_append` and `attention`, for heads of up to 128 in whole runs of 32.
 //
-// A block takes a split for the query heads that share a key-value head, up to HEADS of them. It asks for the split's keys and
-// values while the kernel before it runs, and norms its queries, and the key where the token's own position is in its split, itself.
+// A block takes every gridDim.x-th split for the query heads that share a key-value head, up to HEADS of them. It asks for the first one's
+// keys and values while the kernel before it runs, and for the next one's as soon as it is done with this one's. It norms its
+// queries, and the key where the token's own position is in its split, itself.
 #include "decode.cuh"
 
 using namespace assay;
@@ -80,17 +81,34 @@ template <int H> __device__ __forceinline__ void run_chains(const u8* at, u32 st
     }
 }
 
-// Norm, where there is a weight, and rope of one head, by one warp; the result lies in `head`, in padded runs.
-__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, const float* weight, u32 position, float* head) {
-    const u32 lane = threadIdx.x % 32, dim = form.head_dim, half = form.rotary_dim / 2;
+// What a lane needs of the tables to norm and turn a head: elements lane, 32 + lane, ...
+struct Turn {
+    float weight[MAX_DIM / RUN], cosine[MAX_DIM / RUN], sine[MAX_DIM / RUN];
+
+    __device__ __forceinline__ Turn(const Attend& form, const float* weights, u32 position) {
+        const u32 half = form.rotary_dim / 2;
+        const float *cosines = form.cosines + u64(position) * half, *sines = form.sines + u64(position) * half;
 #pragma unroll
-    for (u32 i = 0; i < MAX_DIM / RUN; ++i)
-        if (i * RUN < dim) head[i * RUN_WORDS + lane] = load_fresh(from + i * RUN + lane);
-    __syncwarp();
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
+            const u32 d = i * RUN + threadIdx.x % 32, pair = d < half ? d : d - half;
+            weight[i] = weights && d < form.head_dim ? weights[d] : 0.0f;
+            cosine[i] = pair < half ? cosines[pair] : 0.0f;
+            sine[i] = pair < half ? sines[pair] : 0.0f;
+        }
+    }
+};
+
+// Norm, where there is one, and rope of one head, by one warp; the result lies in `head`, in padded runs.
+__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, bool norms, const Turn& turn, float* head) {
+    const u32 lane = threadIdx.x % 32, dim = form.head_dim, half = form.rotary_dim / 2;
     float own[MAX_DIM / RUN];
 #pragma unroll
-    for (u32 i = 0; i < MAX_DIM / RUN; ++i) own[i] = i * RUN < dim ? head[i * RUN_WORDS + lane] : 0.0f;
-    if (weight) {
+    for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
+        own[i] = i * RUN < dim ? load_fresh(from + i * RUN + lane) : 0.0f;
+        if (i * RUN < dim) head[i * RUN_WORDS + lane] = own[i];
+    }
+    __syncwarp();
+    if (norms) {
         const u32 run = lane % RUNS;
         const float sum = 0.0f + sum_of_four(square_run(head + run * RUN_WORDS, run * RUN < dim ? RUN : 0));
         const float inverse = inverse_rms(sum, dim, form.eps);
@@ -98,19 +116,18 @@ __device__ __forceinline__ void norm_and_rope(const Attend& form, const float* f
 #pragma unroll
         for (u32 i = 0; i < MAX_DIM / RUN; ++i)
             if (i * RUN < dim) {
-                own[i] = (own[i] * inverse) * weight[i * RUN + lane];
+                own[i] = (own[i] * inverse) * turn.weight[i];
                 head[i * RUN_WORDS + lane] = own[i];
             }
         __syncwarp();
     }
-    const float *cosines = form.cosines + u64(position) * half, *sines = form.sines + u64(position) * half;
 #pragma unroll
     for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
         const u32 d = i * RUN + lane;
         if (d < half)
-            own[i] = __fmaf_rn(-head[in_runs(d + half)], sines[d], own[i] * cosines[d]);
+            own[i] = __fmaf_rn(-head[in_runs(d + half)], turn.sine[i], own[i] * turn.cosine[i]);
         else if (d < 2 * half)
-            own[i] = __fmaf_rn(head[in_runs(d - half)], sines[d - half], own[i] * cosines[d - half]);
+            own[i] = __fmaf_rn(head[in_runs(d - half)], turn.sine[i], own[i] * turn.cosine[i]);
     }
     __syncwarp();
 #pragma unroll
@@ -132,7 +149,31 @@ struct Merged {
     __device__ __forceinline__ float answer() const { return __fdiv_rn(total, sum); }
 };
 
-// Grid (splits, blocks of heads).
+// One split's keys and values of one key-value head.
+struct Place {
+    u8* cached;
+    u32 start, lo, hi;
+    bool newest;  // the token's own position is here
+
+    __device__ __forceinline__ Place(const Attend& form, u32 kv_head, u32 split, u32 from, u32 end) {
+        cached = form.cache + (u64(split) * form.kv_heads + kv_head) * SPLIT * form.head_dim * 4;
+        start = split * SPLIT;
+        lo = from > start ? from - start : 0;
+        hi = min(SPLIT, end - start);
+        newest = end - start <= SPLIT;
+    }
+
+    // The token's own row is not there yet; what is copied in its place is overwritten.
+    __device__ __forceinline__ void stage_keys(u8* keys, u32 dim, u32 tile_pitch) const {
+        for (u32 i = threadIdx.x; i < (hi + 15) / 16 * 2 * dim; i += THREADS) copy_16(keys + i / (2 * dim) * tile_pitch + i % (2 * dim) * 16, cached + 16 * i);
+    }
+
+    __device__ __forceinline__ void stage_values(u8* values, u32 dim) const {
+        for (u32 i = threadIdx.x; i < hi * dim / 8; i += THREADS) copy_16(values + 16 * i, cached + SPLIT * dim * 2 + 16 * i);
+    }
+};
+
+// Grid (blocks that share the splits, blocks of heads).
 template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) {
     constexpr int HEAD_WARPS = HEADS < 2 ? 1 : 2;  // times four runs
     constexpr int H = HEADS / HEAD_WARPS;          // heads of a warp
@@ -143,113 +184,136 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     const u32 kv_head = blockIdx.y / blocks, first = blockIdx.y % blocks * HEADS, first_head = kv_head * each + first, count = min(each - first, u32(HEADS));
     const u32 position = form.position_at ? *form.position_at : form.first_position, end = position + 1;
     const u32 from = form.window && end > form.window ? end - form.window : 0;
-    const u32 split = from / SPLIT + blockIdx.x, splits = (end + SPLIT - 1) / SPLIT - from / SPLIT;
+    const u32 first_split = from / SPLIT, splits = (end + SPLIT - 1) / SPLIT - first_split;
     if (blockIdx.x >= splits) {
         let_next_start();
         wait_for_previous();
         return;
     }
-    const u32 start = split * SPLIT, lo = from > start ? from - start : 0, hi = min(SPLIT, end - start);
-    const bool newest = end - start <= SPLIT;  // the token's own position is here
-    const u32 tile_pitch = 32 * dim + 32;      // of 16 keys: eight tiles start in other banks
+    const u32 tile_pitch = 32 * dim + 32;  // of 16 keys: eight tiles start in other banks
     Carve carve{shared};
-    u8* keys = carve.take<u8>(max(SPLIT / 16 * tile_pitch, RUNS * HEADS * SPLIT * u32(sizeof(float))));
+    u8* keys = carve.take<u8>(SPLIT / 16 * tile_pitch);
     u8* values = carve.take<u8>(SPLIT * dim * 2);
+    float* runs = carve.take<float>(RUNS * HEADS * SPLIT);  // [4][HEADS][128]
     float* q = carve.take<float>(HEADS * HEAD_WORDS);
     float* p = carve.take<float>(HEADS * SPLIT_WORDS);
     float* own_key = carve.take<float>(HEAD_WORDS);
-    float* runs = (float*)keys;  // [4][HEADS][128], when the keys have been read
-    u8* cached = form.cache + (u64(split) * form.kv_heads + kv_head) * SPLIT * dim * 4;
-    // The token's own row is not there yet; what is copied in its place is overwritten.
-    for (u32 i = threadIdx.x; i < (hi + 15) / 16 * 2 * dim; i += THREADS) copy_16(keys + i / (2 * dim) * tile_pitch + i % (2 * dim) * 16, cached + 16 * i);
-    for (u32 i = threadIdx.x; i < hi * dim / 8; i += THREADS) copy_16(values + 16 * i, cached + SPLIT * dim * 2 + 16 * i);
-    let_next_start();
-    wait_for_previous();
-    for (u32 vector = warp; vector < HEADS + newest; vector += WARPS) {
-        if (vector == HEADS)
-            norm_and_rope(form, form.k + kv_head * dim, form.k_norm, position, own_key);
-        else if (vector < count)
-            norm_and_rope(form, form.q + (first_head + vector) * dim, form.q_norm, position, q + vector * HEAD_WORDS);
-        else  // a head that is not there; its results are not stored
-            for (u32 i = lane; i < HEAD_WORDS; i += 32) q[vector * HEAD_WORDS + i] = 0.0f;
-    }
-    wait_for_copies();
-    __syncthreads();
-    if (newest && threadIdx.x < dim) {
-        const u32 d = threadIdx.x, place = position - start;
-        const u16 key = f32_to_bf16(own_key[in_runs(d)]), value = f32_to_bf16(load_fresh(form.v + kv_head * dim + d));
-        *(u16*)(keys + place / 16 * tile_pitch + d * 32 + place % 16 * 2) = key;
-        *(u16*)(values + (place * dim + d) * 2) = value;
-        if (first == 0) {
-            *(u16*)(cached + (place / 16 * dim + d) * 32 + place % 16 * 2) = key;
-            *(u16*)(cached + (SPLIT + place) * dim * 2 + d * 2) = value;
+    Place here(form, kv_head, first_split + blockIdx.x, from, end);
+    here.stage_keys(keys, dim, tile_pitch);
+    commit_copies();
+    here.stage_values(values, dim);
+    commit_copies();
+    const bool has_newest = (splits - 1) % gridDim.x == blockIdx.x;
+    {
+        const Turn turn(form, form.q_norm, position);
+        Turn turn_key = turn;
+#pragma unroll
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i) turn_key.weight[i] = has_newest && form.k_norm && i * RUN < dim ? form.k_norm[i * RUN + lane] : 0.0f;
+        let_next_start();
+        wait_for_previous();
+        for (u32 vector = warp; vector < HEADS + has_newest; vector += WARPS) {
+            if (vector == HEADS)
+                norm_and_rope(form, form.k + kv_head * dim, form.k_norm, turn_key, own_key);
+            else if (vector < count)
+                norm_and_rope(form, form.q + (first_head + vector) * dim, form.q_norm, turn, q + vector * HEAD_WORDS);
+            else  // a head that is not there; its results are not stored
+                for (u32 i = lane; i < HEAD_WORDS; i += 32) q[vector * HEAD_WORDS + i] = 0.0f;
         }
     }
-    __syncthreads();
-    // Scores: a warp takes a run of the dimensions, a lane four positions.
     const u32 c = warp % RUNS, head_part = warp / RUNS * H;
     const bool works = warp < RUNS * HEAD_WARPS;
-    float4 acc[H];
-    if (works && c * RUN < dim)
-        run_chains<H>(keys + lane / 4 * tile_pitch + c * RUN * 32 + lane % 4 * 8, 32, q + head_part * HEAD_WORDS + c * RUN_WORDS, HEAD_WORDS, 0, RUN, acc);
-    else
-#pragma unroll
-        for (int h = 0; h < H; ++h) acc[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    __syncthreads();
-    if (works)
-#pragma unroll
-        for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * SPLIT + 4 * lane) = acc[h];
-    __syncthreads();
-    if (warp < HEADS) {
-        float s[SPLIT / RUN], max = -infinity();
-#pragma unroll
-        for (u32 i = 0; i < SPLIT / RUN; ++i) {
-            const u32 place = i * RUN + lane;
-            const auto run = [&](u32 of) { return runs[(of * HEADS + warp) * SPLIT + place]; };
-            s[i] = (0.0f + ((run(0) + run(1)) + (run(2) + run(3)))) * form.scale;
-            if (place >= lo && place < hi) max = larger(max, s[i]);
+    for (u32 index = blockIdx.x; index < splits; index += gridDim.x) {
+        here = Place(form, kv_head, first_split + index, from, end);
+        const u32 lo = here.lo, hi = here.hi, place = position - here.start;
+        const bool another = index + gridDim.x < splits;
+        const Place next(form, kv_head, first_split + (another ? index + gridDim.x : index), from, end);
+        wait_for_copies_but<1>();  // the keys
+        __syncthreads();
+        if (here.newest) {
+            if (threadIdx.x < dim) {
+                const u32 d = threadIdx.x;
+                const u16 key = f32_to_bf16(own_key[in_runs(d)]);
+                *(u16*)(keys + place / 16 * tile_pitch + d * 32 + place % 16 * 2) = key;
+                if (first == 0) *(u16*)(here.cached + (place / 16 * dim + d) * 32 + place % 16 * 2) = key;
+            }
+            __syncthreads();
         }
-        for (u32 step = 16; step > 0; step /= 2) max = larger(max, __shfl_xor_sync(~0u, max, step));
+        // Scores: a warp takes a run of the dimensions, a lane four positions.
+        float4 acc[H];
+        if (works && c * RUN < dim)
+            run_chains<H>(keys + lane / 4 * tile_pitch + c * RUN * 32 + lane % 4 * 8, 32, q + head_part * HEAD_WORDS + c * RUN_WORDS, HEAD_WORDS, 0, RUN, acc);
+        else
 #pragma unroll
-        for (u32 i = 0; i < SPLIT / RUN; ++i) p[warp * SPLIT_WORDS + i * RUN_WORDS + lane] = assay::exp(s[i] - max);
-        if (lane == 0) m[warp] = max;
-    }
-    __syncthreads();
-    // Values: a warp takes a run of the positions, a lane four dimensions. The last warp adds up the softmax's weights besides.
-    if (works && 4 * lane < dim) {
-        const u32 run_lo = run_length(lo, c * RUN), run_hi = run_length(hi, c * RUN);
-        run_chains<H>(values + c * RUN * dim * 2 + lane * 8, dim * 2, p + head_part * SPLIT_WORDS + c * RUN_WORDS, SPLIT_WORDS, run_lo, run_hi, acc);
+            for (int h = 0; h < H; ++h) acc[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (works)
 #pragma unroll
-        for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * MAX_DIM + 4 * lane) = acc[h];
-    }
-    if (warp == WARPS - 1) {
-        const u32 run = lane % RUNS, h = min(lane / RUNS, u32(HEADS - 1));
-        const u32 run_lo = run_length(lo, run * RUN), run_hi = run_length(hi, run * RUN);
-        const float* weights = p + h * SPLIT_WORDS + run * RUN_WORDS;
-        float sum = 0.0f;
+            for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * SPLIT + 4 * lane) = acc[h];
+        __syncthreads();
+        if (another) next.stage_keys(keys, dim, tile_pitch);
+        commit_copies();
+        if (warp < HEADS) {
+            float s[SPLIT / RUN], max = -infinity();
+#pragma unroll
+            for (u32 i = 0; i < SPLIT / RUN; ++i) {
+                const u32 at = i * RUN + lane;
+                const auto run = [&](u32 of) { return runs[(of * HEADS + warp) * SPLIT + at]; };
+                s[i] = (0.0f + ((run(0) + run(1)) + (run(2) + run(3)))) * form.scale;
+                if (at >= lo && at < hi) max = larger(max, s[i]);
+            }
+            for (u32 step = 16; step > 0; step /= 2) max = larger(max, __shfl_xor_sync(~0u, max, step));
+#pragma unroll
+            for (u32 i = 0; i < SPLIT / RUN; ++i) p[warp * SPLIT_WORDS + i * RUN_WORDS + lane] = assay::exp(s[i] - max);
+            if (lane == 0) m[warp] = max;
+        }
+        wait_for_copies_but<1>();  // the values
+        __syncthreads();
+        if (here.newest) {
+            if (threadIdx.x < dim) {
+                const u32 d = threadIdx.x;
+                const u16 value = f32_to_bf16(load_fresh(form.v + kv_head * dim + d));
+                *(u16*)(values + (place * dim + d) * 2) = value;
+                if (first == 0) *(u16*)(here.cached + (SPLIT + place) * dim * 2 + d * 2) = value;
+            }
+            __syncthreads();
+        }
+        // Values: a warp takes a run of the positions, a lane four dimensions. The last warp adds up the softmax's weights besides.
+        if (works && 4 * lane < dim) {
+            const u32 run_lo = run_length(lo, c * RUN), run_hi = run_length(hi, c * RUN);
+            run_chains<H>(values + c * RUN * dim * 2 + lane * 8, dim * 2, p + head_part * SPLIT_WORDS + c * RUN_WORDS, SPLIT_WORDS, run_lo, run_hi, acc);
+#pragma unroll
+            for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * MAX_DIM + 4 * lane) = acc[h];
+        }
+        if (warp == WARPS - 1) {
+            const u32 run = lane % RUNS, h = min(lane / RUNS, u32(HEADS - 1));
+            const u32 run_lo = run_length(lo, run * RUN), run_hi = run_length(hi, run * RUN);
+            const float* weights = p + h * SPLIT_WORDS + run * RUN_WORDS;
+            float sum = 0.0f;
 #pragma unroll 8
-        for (u32 k = run_lo; k < run_hi; ++k) sum = sum + weights[k];
-        sum = 0.0f + sum_of_four(sum);
-        if (run == 0) l[h] = sum;
-    }
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < HEADS * dim; i += THREADS) {
-        const u32 h = i / dim, d = i % dim;
-        if (h >= count) break;
-        const auto run = [&](u32 of) { return runs[(of * HEADS + h) * MAX_DIM + d]; };
-        const float o = 0.0f + ((run(0) + run(1)) + (run(2) + run(3)));
-        const u32 head = first_head + h;
-        if (splits == 1) {
-            Merged merged(form.sinks, head);
-            merged.add(m[h], l[h], o);
-            form.out[head * dim + d] = merged.answer();
-        } else {
-            const u64 at = u64(head) * form.splits + blockIdx.x;
-            form.partial[at * dim + d] = o;
-            if (d == 0) form.states[at] = make_float2(m[h], l[h]);
+            for (u32 k = run_lo; k < run_hi; ++k) sum = sum + weights[k];
+            sum = 0.0f + sum_of_four(sum);
+            if (run == 0) l[h] = sum;
+        }
+        __syncthreads();
+        if (another) next.stage_values(values, dim);
+        commit_copies();
+        for (u32 i = threadIdx.x; i < HEADS * dim; i += THREADS) {
+            const u32 h = i / dim, d = i % dim;
+            if (h >= count) break;
+            const auto run = [&](u32 of) { return runs[(of * HEADS + h) * MAX_DIM + d]; };
+            const float o = 0.0f + ((run(0) + run(1)) + (run(2) + run(3)));
+            const u32 head = first_head + h;
+            if (splits == 1) {
+                Merged merged(form.sinks, head);
+                merged.add(m[h], l[h], o);
+                form.out[head * dim + d] = merged.answer();
+            } else {
+                const u64 at = u64(head) * form.splits + index;
+                form.partial[at * dim + d] = o;
+                if (d == 0) form.states[at] = make_float2(m[h], l[h]);
+            }
         }
     }
-    if (splits == 1 || form.merged_after || !last_block(tickets + blockIdx.y, splits)) return;
+    if (splits == 1 || form.merged_after || !last_block(tickets + blockIdx.y, min(splits, gridDim.x))) return;
     for (u32 i = threadIdx.x; i < count * dim; i += THREADS) {
         const u32 head = first_head + i / dim, d = i % dim;
         const u64 at = u64(head) * form.splits;
@@ -323,7 +387,7 @@ extern "C" __global__ void __launch_bounds__(MERGE_SPLITS) attend_merge(const __
 }
 
 #define ATTEND(heads) \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3) attend_##heads(const __grid_constant__ Attend form) { attend<heads>(form); }
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_##heads(const __grid_constant__ Attend form) { attend<heads>(form); }
 
 ATTEND(1)
 ATTEND(2)

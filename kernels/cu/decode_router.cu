@@ -100,23 +100,19 @@ __device__ __forceinline__ void choose(const Route& work, float* scores, float* 
         if (side == 0 && own < experts && rank < work.top_k) chosen[rank] = own;
     }
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    float max = -infinity(), sum = 0.0f;
-    if (scoring == SOFTMAX_OF_CHOSEN)
-        for (u32 rank = 0; rank < work.top_k; ++rank) max = scores[chosen[rank]] > max ? scores[chosen[rank]] : max;
+    // Each rank's thread takes the sum by itself, in the order of ranks.
+    const bool of_chosen = scoring == SOFTMAX_OF_CHOSEN, divides = work.routing.norm_topk_prob || of_chosen;
+    for (u32 own = threadIdx.x; own < work.top_k; own += THREADS) {
+        float max = -infinity(), sum = 0.0f;
+        if (of_chosen)
+            for (u32 rank = 0; rank < work.top_k; ++rank) max = scores[chosen[rank]] > max ? scores[chosen[rank]] : max;
+        const auto weight_of = [&](u32 rank) { return of_chosen ? assay::exp(scores[chosen[rank]] - max) : scores[chosen[rank]]; };
+        if (divides)
 #pragma unroll 8
-    for (u32 rank = 0; rank < work.top_k; ++rank) {
-        float weight = scores[chosen[rank]];
-        if (scoring == SOFTMAX_OF_CHOSEN) weight = assay::exp(weight - max);
-        sum = rank == 0 ? weight : sum + weight;
-        keys[rank] = weight;
-    }
-    const bool divides = work.routing.norm_topk_prob || scoring == SOFTMAX_OF_CHOSEN;
-#pragma unroll 8
-    for (u32 rank = 0; rank < work.top_k; ++rank) {
-        const float weight = divides ? __fdiv_rn(keys[rank], sum + SUM_FLOOR) : keys[rank];
-        work.ids[rank] = chosen[rank];
-        work.weights[rank] = weight * work.routing.scaling_factor;
+            for (u32 rank = 0; rank < work.top_k; ++rank) sum = rank == 0 ? weight_of(rank) : sum + weight_of(rank);
+        const float weight = divides ? __fdiv_rn(weight_of(own), sum + SUM_FLOOR) : weight_of(own);
+        work.ids[own] = chosen[own];
+        work.weights[own] = weight * work.routing.scaling_factor;
     }
 }
 

@@ -154,7 +154,9 @@ impl Cuda {
         };
         let name = ["attend_1", "attend_2", "attend_4", "attend_8"][together.trailing_zeros() as usize];
         let Some(bytes) = shared(head_dim, together).within(self.properties().shared_bytes) else { return Ok(false) };
-        let grid = Grid::new((argument.splits, size(KERNEL, blocks)?, 1), THREADS).shared(bytes);
+        // Two blocks of a multiprocessor, each with several splits where there are more.
+        let shares = splits.min((2 * self.properties().multiprocessors as usize / blocks).max(MOST_SPLITS));
+        let grid = Grid::new((size(KERNEL, shares)?, size(KERNEL, blocks)?, 1), THREADS).shared(bytes);
         let merge = Grid::new((argument.head_dim / MERGE.0, argument.heads, 1), MERGE.1);
         // SAFETY: the argument type is that of the kernels; shapes were checked, and scratch has room for all splits. Read early are
         // earlier positions of the cache, and the position, as old as the documentation demands.
@@ -190,10 +192,10 @@ fn heads_of_a_block(each: usize, shares: usize, multiprocessors: usize) -> usize
 
 /// As `attend` of `cu/decode_attention.cu` carves it.
 fn shared(dim: usize, heads: usize) -> Carve {
-    let keys = (SPLIT / 16 * (32 * dim + 32)).max(RUNS * heads * SPLIT * size_of::<f32>());
     Carve::default()
-        .take::<u8>(keys)
+        .take::<u8>(SPLIT / 16 * (32 * dim + 32))
         .take::<u8>(SPLIT * dim * 2)
+        .take::<f32>(RUNS * heads * SPLIT)
         .take::<f32>(heads * GROUP_WORDS)
         .take::<f32>(heads * GROUP_WORDS)
         .take::<f32>(GROUP_WORDS)
