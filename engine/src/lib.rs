@@ -37,6 +37,7 @@ pub mod synth;
 pub mod trace;
 pub mod weights;
 
+pub use assay_kernels::KvFormat;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use model_folder::ModelFolder;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use assay_engine::session::{Pending, Turn};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -29,6 +30,9 @@ pub struct Metrics {
     requests: Family<Answer, Counter>,
     prompt_tokens: Counter,
     reused_tokens: Counter,
+    restored_bytes: Counter,
+    saved_bytes: Counter,
+    unsaved: Counter,
     generated_tokens: Counter,
     cancelled: Counter,
     waiting: Gauge<i64, AtomicI64>,
@@ -50,6 +54,9 @@ impl Default for Metrics {
             requests: Family::default(),
             prompt_tokens: Counter::default(),
             reused_tokens: Counter::default(),
+            restored_bytes: Counter::default(),
+            saved_bytes: Counter::default(),
+            unsaved: Counter::default(),
             generated_tokens: Counter::default(),
             cancelled: Counter::default(),
             waiting: Gauge::default(),
@@ -68,6 +75,9 @@ impl Default for Metrics {
             "Tokens of prompts whose state was reused",
             metrics.reused_tokens.clone(),
         );
+        registry.register("restored_bytes", "Bytes of state copied to the device", metrics.restored_bytes.clone());
+        registry.register("saved_bytes", "Bytes of state copied to host memory", metrics.saved_bytes.clone());
+        registry.register("unsaved_requests", "Requests whose state could not be copied", metrics.unsaved.clone());
         registry.register("generated_tokens", "Tokens of answers", metrics.generated_tokens.clone());
         registry.register("cancelled_requests", "Requests whose client went away", metrics.cancelled.clone());
         registry.register("waiting_requests", "Requests in the queue", metrics.waiting.clone());
@@ -88,10 +98,20 @@ impl Metrics {
         self.cancelled.inc();
     }
 
-    pub(crate) fn prefilled(&self, tokens: usize, queued: Duration, prefill: Duration) {
-        self.prompt_tokens.inc_by(tokens as u64);
+    pub(crate) fn prefilled(&self, turn: &Turn, queued: Duration, prefill: Duration) {
+        self.prompt_tokens.inc_by(turn.tokens().len() as u64);
+        self.reused_tokens.inc_by(turn.reused as u64);
+        self.restored_bytes.inc_by(turn.restored_bytes);
         self.queue_s.observe(queued.as_secs_f64());
         self.prefill_s.observe(prefill.as_secs_f64());
+    }
+
+    pub(crate) fn saved(&self, pending: &Pending) {
+        self.saved_bytes.inc_by(pending.saved_bytes);
+    }
+
+    pub(crate) fn not_saved(&self) {
+        self.unsaved.inc();
     }
 
     /// Step `step` of a request that came at `queued` has given a token.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use assay_engine::ModelFolder;
 use assay_engine::checkpoint::MAX_CONFIG_BYTES;
 use assay_engine::checkpoint::tokenizer::{Tokenizer, TokenizerError};
 use assay_engine::file::{self, FileError};
@@ -38,6 +39,8 @@ pub enum ModelError {
 pub struct ServedModel {
     /// The name that requests use.
     pub id: String,
+    /// Fingerprint of the checkpoint.
+    pub checkpoint_sha256: String,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
     /// Text to ids and back.
@@ -72,17 +75,16 @@ enum EndIds {
 }
 
 impl ServedModel {
-    /// Reads what a checkpoint's folder says; `id` is its name for clients.
+    /// Reads what a checkpoint's folder says; `id` is its name for clients, `limits` the context and the longest prompt in tokens.
     ///
     /// # Errors
     /// A tokenizer that is missing or too large for the model; a template that does not compile; a file that is damaged.
     pub fn open(
-        dir: &Path,
+        folder: &ModelFolder,
         id: String,
-        vocab_size: usize,
-        context_tokens: usize,
-        max_prompt_tokens: usize,
+        (context_tokens, max_prompt_tokens): (usize, usize),
     ) -> Result<Self, ModelError> {
+        let (dir, vocab_size) = (folder.checkpoint.dir(), folder.spec.vocab_size);
         let tokenizer = Tokenizer::open(dir)?;
         tokenizer.check_vocab_size(vocab_size)?;
         let source = TemplateSource::read(dir)?;
@@ -100,6 +102,7 @@ impl ServedModel {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Ok(Self {
             id,
+            checkpoint_sha256: folder.sha256(),
             created,
             grammar: template.as_ref().and_then(ChatTemplate::grammar),
             tokenizer: Arc::new(tokenizer),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use assay_engine::Engine;
 use assay_engine::device::Device;
 use assay_engine::file::{self, FileError};
+use assay_engine::session::{Sessions, Store, StoreOptions};
 use sha2::{Digest, Sha256};
 
 use crate::http::{App, connection, router};
@@ -91,6 +92,8 @@ pub struct ServerOptions {
     pub queue_length: usize,
     /// Keys of which clients must show one; `None` for no check.
     pub keys: Option<ApiKeys>,
+    /// Host memory for the state of earlier requests.
+    pub store: StoreOptions,
     /// Limits.
     pub limits: Limits,
 }
@@ -119,9 +122,10 @@ impl ApiKeys {
         Ok(Self(keys))
     }
 
-    pub(crate) fn allow(&self, key: &str) -> bool {
+    /// The place of a key among them.
+    pub(crate) fn place(&self, key: &str) -> Option<usize> {
         let digest: [u8; 32] = Sha256::digest(key).into();
-        self.0.contains(&digest)
+        self.0.iter().position(|known| *known == digest)
     }
 }
 
@@ -140,6 +144,7 @@ pub fn serve<D: Device>(
     listener.set_nonblocking(true)?;
     let queue = Arc::new(Queue::new(options.queue_length));
     let metrics = Arc::new(Metrics::default());
+    let mut sessions = Sessions::new(engine, &model.checkpoint_sha256, Arc::new(Store::new(options.store)));
     let options = Arc::new(options);
     let app = App { model: Arc::new(model), queue: queue.clone(), metrics: metrics.clone(), options: options.clone() };
     // One thread is enough to feed the clients of one engine, and leaves the others to it.
@@ -158,7 +163,7 @@ pub fn serve<D: Device>(
             runtime.shutdown_timeout(Duration::from_secs(1));
             result
         });
-        worker::run(engine, &queue, &metrics);
+        worker::run(engine, &mut sessions, &queue, &metrics);
         match http.join() {
             Ok(result) => Ok(result?),
             Err(panic) => std::panic::resume_unwind(panic),

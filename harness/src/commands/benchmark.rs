@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Opened, Runtime, sha256};
-use crate::speed::{Cap, SpeedPlan, Summary, run, summarise};
+use crate::speed::{Cap, SpeedPlan, Summary, run, run_http, summarise, summarise_http};
 use crate::suite::SpeedSuite;
 use anyhow::Context;
 use assay_engine::residency::Heatmap;
@@ -22,6 +22,7 @@ const BENCHMARK_EXAMPLES: &str = "\
 Examples:
   assay benchmark tiny-moe
   assay benchmark tiny-moe --vram 24MiB --output json
+  assay benchmark tiny-moe --http
   ASSAY_CORPUS_DIR=~/books assay benchmark tiny-moe --prompts six";
 
 const SPEED_TEST_EXAMPLES: &str = "\
@@ -45,6 +46,9 @@ pub struct Benchmark {
     /// Suite file, instead of suites/speed/benchmark.toml
     #[arg(long, value_name = "FILE")]
     suite: Option<PathBuf>,
+    /// Also through a server in a process of its own, timed at the client
+    #[arg(long)]
+    http: bool,
 }
 
 /// Time one fixed configuration, for regressions
@@ -60,7 +64,8 @@ impl Benchmark {
         let suite = self.suite.unwrap_or_else(|| repository.path("suites/speed/benchmark.toml"));
         let (mut suite, suite_sha256) = SpeedSuite::read(&suite)?;
         suite.prompt_set = self.prompts.unwrap_or(suite.prompt_set);
-        measure(self.config.load(&repository)?, &suite, suite_sha256, &repository, format)
+        let http = self.http.then_some(&self.config);
+        measure(self.config.load(&repository)?, http, &suite, suite_sha256, &repository, format)
     }
 }
 
@@ -70,12 +75,13 @@ impl SpeedTest {
         let path = repository.path("suites/speed/speed-test.toml");
         let (suite, suite_sha256) = SpeedSuite::read(&path)?;
         let config = suite.config.clone().with_context(|| format!("suite {} fixes no config", path.display()))?;
-        measure(ConfigArgs::named(config).load(&repository)?, &suite, suite_sha256, &repository, format)
+        measure(ConfigArgs::named(config).load(&repository)?, None, &suite, suite_sha256, &repository, format)
     }
 }
 
 fn measure(
     loaded: LoadedConfig,
+    http: Option<&ConfigArgs>,
     suite: &SpeedSuite,
     suite_sha256: Sha256,
     repository: &Repository,
@@ -103,6 +109,15 @@ fn measure(
     runtime.engine.take_layer_hits();
     let measured = run(&timing, &mut runtime.engine, &plan, &mut log)?;
     let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed)?;
+    let mut notes = Vec::new();
+    if let Some(config) = http {
+        let tokenizer = runtime.tokenizer()?;
+        let measured = run_http(&timing, config, &mut runtime.engine, &tokenizer, &plan, &mut log)?;
+        let over_http = summarise_http(&measured)?;
+        summary.body.rows.extend(over_http.rows);
+        summary.verdicts.extend(over_http.verdicts);
+        notes = over_http.lines;
+    }
     summary.verdicts.push(disjoint(runtime.heatmap.as_ref()));
     summary
         .verdicts
@@ -116,7 +131,8 @@ fn measure(
     )?;
     let draft = Draft::speed(timing, identity.clone(), summary.body.clone());
     let evidence = record(repository, draft, summary.verdicts.clone(), &log)?;
-    answer(&name, suite, cap, &identity, &summary, &evidence)?.print(format)?;
+    let answer = answer(&name, suite, cap, &identity, &summary, &evidence)?;
+    notes.into_iter().fold(answer, Answer::line).print(format)?;
     Ok(Exit::worst(summary.verdicts.iter().map(|row| row.verdict)))
 }
 

@@ -1,12 +1,13 @@
 //! `assay serve`: a config behind an OpenAI-compatible HTTP server.
 
-use crate::config::ConfigArgs;
+use crate::config::{ByteSize, ConfigArgs};
 use crate::exit::Exit;
 use crate::interrupt;
 use crate::output::Format;
 use crate::repository::Repository;
 use crate::runtime::Runtime;
 use anyhow::Context;
+use assay_engine::session::StoreOptions;
 use assay_server::{ApiKeys, Limits, ServedModel, ServerOptions, serve};
 use clap::Args;
 use serde_json::json;
@@ -44,6 +45,9 @@ pub struct Serve {
     /// File of keys, one a line: clients must show one
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
+    /// Host memory for the state of earlier requests, as 4GiB; 0 for none
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", help_heading = "Server")]
+    session_memory: ByteSize,
     /// Name of the model for clients, instead of the config's
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     served_name: Option<String>,
@@ -63,9 +67,9 @@ impl Serve {
         let engine = &runtime.engine;
         let longest = engine.calibration().map_or(0, |calibration| calibration.max_prompt_tokens);
         let context = engine.options().context_tokens;
-        let dir = runtime.opened.folder.checkpoint.dir().to_owned();
-        let model = ServedModel::open(&dir, name, engine.spec().vocab_size, context, longest)?;
-        let options = ServerOptions { queue_length: self.queue, keys, limits: Limits::default() };
+        let model = ServedModel::open(&runtime.opened.folder, name, (context, longest))?;
+        let store = StoreOptions { limit_bytes: self.session_memory.0, ..StoreOptions::default() };
+        let options = ServerOptions { queue_length: self.queue, keys, store, limits: Limits::default() };
         summarise(&runtime, &model, &options, address, format);
         serve(listener, &mut runtime.engine, model, options, || interrupt::flag().load(Ordering::Relaxed))?;
         Ok(Exit::DONE)

@@ -4,15 +4,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
+use crate::delivery::{Delivering, Outbox};
 use crate::serve::Limits;
 
 /// How often the wish to stop is looked for.
@@ -55,18 +56,23 @@ pub(crate) async fn accept(
     Ok(())
 }
 
-type Connection = http1::Connection<TokioIo<std::pin::Pin<Box<TimeoutStream<TcpStream>>>>, TowerToHyperService<Router>>;
-
-fn connection(stream: TcpStream, router: Router, limits: &Limits) -> Connection {
+fn connection(
+    stream: TcpStream,
+    router: Router,
+    limits: &Limits,
+) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
     // Without it a token waits for the next one. It fails only on a connection that is gone.
     let _gone = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(limits.write_time));
+    let outbox = Outbox::default();
+    let stream = Delivering::new(Box::pin(stream), outbox.clone());
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_time)
         .max_headers(limits.headers)
         .max_buf_size(limits.header_bytes);
-    builder.serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
+    let router = TowerToHyperService::new(router.layer(Extension(outbox)));
+    builder.serve_connection(TokioIo::new(stream), router)
 }

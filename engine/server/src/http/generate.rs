@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use assay_engine::sampling::Sampling;
+use assay_engine::session::Scope;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
@@ -11,8 +12,9 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::plain::template_error;
-use super::stream::StreamBody;
-use super::{App, blocking, body};
+use super::stream::{StreamBody, WholeBody};
+use super::{App, Tenant, blocking, body};
+use crate::delivery::{Delivery, Outbox};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
@@ -41,8 +43,27 @@ struct Prepared {
     end_ids: Arc<[u32]>,
     logprobs: Option<usize>,
     prompt_logprobs: bool,
+    reuse: bool,
+    /// Fingerprint of the template that rendered the prompt; empty for none.
+    template: String,
     stream: bool,
     include_usage: bool,
+}
+
+/// Whom a request is from and where its answer goes.
+struct Client {
+    tenant: Tenant,
+    outbox: Outbox,
+}
+
+impl Client {
+    fn of(request: &Request) -> Self {
+        let extensions = request.extensions();
+        Self {
+            tenant: extensions.get().cloned().unwrap_or_default(),
+            outbox: extensions.get().cloned().unwrap_or_default(),
+        }
+    }
 }
 
 /// A request whose jobs are in the queue.
@@ -54,6 +75,8 @@ pub(super) struct Running {
     pub(super) writer: Writer,
     pub(super) include_usage: bool,
     cancels: Vec<Cancel>,
+    deliveries: Vec<Arc<Delivery>>,
+    outbox: Outbox,
     metrics: Arc<Metrics>,
 }
 
@@ -62,7 +85,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if !self.is_done() {
             self.metrics.cancelled();
-            self.cancels.iter().for_each(Cancel::set);
+            self.cancels.iter().for_each(Cancel::cancel);
         }
     }
 }
@@ -73,6 +96,11 @@ impl Running {
         self.choices.iter().all(Choice::is_done)
     }
 
+    /// The last byte of the answer has been handed to the connection.
+    pub(super) fn handed_over(&self) {
+        self.outbox.put(&self.deliveries);
+    }
+
     /// Gives an event to its choice.
     pub(super) fn take(&mut self, index: usize, event: Event) -> Result<Option<Step>, ApiError> {
         self.choices.get_mut(index).map_or(Ok(None), |choice| choice.take(event))
@@ -80,17 +108,19 @@ impl Running {
 }
 
 pub(super) async fn completions(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let client = Client::of(&request);
     let body = body::json(&app, request).await?;
     let model = app.model.clone();
     let prepared = blocking(move || prepare_completion(model, &body)).await?;
-    answer(&app, prepared).await
+    answer(&app, client, prepared).await
 }
 
 pub(super) async fn chat(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let client = Client::of(&request);
     let body = body::json(&app, request).await?;
     let model = app.model.clone();
     let prepared = blocking(move || prepare_chat(model, &body)).await?;
-    answer(&app, prepared).await
+    answer(&app, client, prepared).await
 }
 
 fn prepare_completion(model: Arc<ServedModel>, body: &[u8]) -> Result<Prepared, ApiError> {
@@ -145,10 +175,12 @@ fn prepare_chat(model: Arc<ServedModel>, body: &[u8]) -> Result<Prepared, ApiErr
         opened: false,
     });
     let end_ids = model.chat_end_ids.clone();
+    let fingerprint = template.sha256().to_owned();
     let mut prepared = Prepared {
         end_ids: if request.generation.ignore_eos { Arc::from([]) } else { end_ids },
         max_tokens,
         logprobs: request.logprobs,
+        template: fingerprint,
         ..prepared(model, writer, &request.generation)
     };
     prepared.add(prompt, None, request.parser(), &request.generation.stop);
@@ -168,6 +200,8 @@ fn prepared(model: Arc<ServedModel>, writer: Writer, generation: &Generation) ->
         end_ids: Arc::from([]),
         logprobs: None,
         prompt_logprobs: false,
+        reuse: generation.cache_prompt,
+        template: String::new(),
         stream: generation.stream,
         include_usage: generation.include_usage,
     }
@@ -191,9 +225,11 @@ impl Prepared {
 }
 
 /// Puts the jobs in the queue and answers.
-async fn answer(app: &App, prepared: Prepared) -> Result<Response, ApiError> {
+async fn answer(app: &App, client: Client, prepared: Prepared) -> Result<Response, ApiError> {
     let (sender, events) = unbounded_channel();
     let queued = Instant::now();
+    let scope = Scope { template: prepared.template, tenant: client.tenant.0 };
+    let deliveries: Vec<Arc<Delivery>> = prepared.prompts.iter().map(|_| Arc::default()).collect();
     let jobs = prepared.prompts.into_iter().zip(&prepared.cancels).enumerate().map(|(index, (tokens, cancel))| Job {
         index,
         tokens,
@@ -202,7 +238,10 @@ async fn answer(app: &App, prepared: Prepared) -> Result<Response, ApiError> {
         end_ids: prepared.end_ids.clone(),
         logprobs: prepared.logprobs,
         prompt_logprobs: prepared.prompt_logprobs,
+        scope: scope.clone(),
+        reuse: prepared.reuse,
         cancel: cancel.clone(),
+        delivery: deliveries[index].clone(),
         events: sender.clone(),
         queued,
     });
@@ -218,10 +257,14 @@ async fn answer(app: &App, prepared: Prepared) -> Result<Response, ApiError> {
         writer: prepared.writer,
         include_usage: prepared.include_usage,
         cancels: prepared.cancels,
+        deliveries,
+        outbox: client.outbox,
         metrics: app.metrics.clone(),
     };
     if !prepared.stream {
-        return whole(&mut running).await;
+        let json = whole(&mut running).await?;
+        let headers = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+        return Ok((headers, Body::new(WholeBody::new(running, json))).into_response());
     }
     // A prompt that fails is answered with a status, not within a stream.
     let (index, event) = running.events.recv().await.ok_or_else(ApiError::shutting_down)?;
@@ -234,7 +277,8 @@ async fn answer(app: &App, prepared: Prepared) -> Result<Response, ApiError> {
     Ok((headers, body).into_response())
 }
 
-async fn whole(running: &mut Running) -> Result<Response, ApiError> {
+/// The answer's JSON, once all of it is there.
+async fn whole(running: &mut Running) -> Result<String, ApiError> {
     let mut answers: Vec<(Delta, Option<Finish>)> = running.choices.iter().map(|_| (Delta::default(), None)).collect();
     while !running.is_done() {
         let (index, event) = running.events.recv().await.ok_or_else(ApiError::shutting_down)?;
@@ -249,16 +293,15 @@ async fn whole(running: &mut Running) -> Result<Response, ApiError> {
         }
     }
     let usage = Usage::of(&running.choices);
-    let answers = answers.into_iter().map(|(delta, finish)| (delta, finish.unwrap_or(Finish::Stop)));
+    let mut answers = answers.into_iter().map(|(delta, finish)| (delta, finish.unwrap_or(Finish::Stop)));
     let tokenizer = running.model.tokenizer.clone();
-    let json = match &mut running.writer {
-        Writer::Completion(completions) => completions.whole(answers.collect(), usage, &tokenizer),
+    match &mut running.writer {
+        Writer::Completion(completions) => Ok(completions.whole(answers.collect(), usage, &tokenizer)),
         Writer::Chat(chats) => {
-            let (delta, finish) = answers.into_iter().next().unwrap_or((Delta::default(), Finish::Stop));
-            chats.whole(delta, finish, usage, &tokenizer)?
+            let (delta, finish) = answers.next().unwrap_or((Delta::default(), Finish::Stop));
+            chats.whole(delta, finish, usage, &tokenizer)
         }
-    };
-    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], json).into_response())
+    }
 }
 
 fn head(prefix: &str, model: &ServedModel) -> Result<Head, ApiError> {

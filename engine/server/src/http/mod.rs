@@ -36,6 +36,10 @@ pub(crate) struct App {
     pub(crate) options: Arc<ServerOptions>,
 }
 
+/// Whose request it is: the key's place in its file, never the key.
+#[derive(Debug, Clone, Default)]
+struct Tenant(String);
+
 /// The path that needs no key: whether the server is there is no secret.
 const HEALTH: &str = "/health";
 
@@ -70,15 +74,25 @@ pub(crate) fn router(app: App) -> Router {
 }
 
 /// Checks the key, counts the answer.
-async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let route = ROUTES.into_iter().find(|&route| route == path).unwrap_or("other");
-    let allowed = route == HEALTH
-        || app.options.keys.as_ref().is_none_or(|keys| {
+    let tenant = match &app.options.keys {
+        None => Some(Tenant::default()),
+        Some(_) if route == HEALTH => Some(Tenant::default()),
+        Some(keys) => {
             let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-            header.and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|key| keys.allow(key.trim()))
-        });
-    let response = if allowed { next.run(request).await } else { ApiError::key().into_response() };
+            let key = header.and_then(|value| value.strip_prefix("Bearer "));
+            key.and_then(|key| keys.place(key.trim())).map(|place| Tenant(format!("key {place}")))
+        }
+    };
+    let response = match tenant {
+        None => ApiError::key().into_response(),
+        Some(tenant) => {
+            request.extensions_mut().insert(tenant);
+            next.run(request).await
+        }
+    };
     app.metrics.answered(route, response.status().as_u16());
     response
 }

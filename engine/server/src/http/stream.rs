@@ -1,11 +1,12 @@
-//! A response that grows token by token, as server-sent events.
+//! Bodies of answers: one that grows token by token, as server-sent events, and one that is whole. Both say when their last byte has
+//! been handed to the connection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::{Bytes, HttpBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, SizeHint};
 
 use super::generate::{Running, Writer};
 use crate::error::ApiError;
@@ -19,12 +20,20 @@ pub(super) struct StreamBody {
     running: Running,
     ready: String,
     ended: bool,
+    failed: bool,
+}
+
+/// The body of a whole answer.
+#[derive(Debug)]
+pub(super) struct WholeBody {
+    running: Running,
+    json: Option<Bytes>,
 }
 
 impl StreamBody {
     /// A body whose first event was taken already.
     pub(super) fn new(running: Running, index: usize, first: Option<Step>) -> Result<Self, ApiError> {
-        let mut body = Self { running, ready: String::new(), ended: false };
+        let mut body = Self { running, ready: String::new(), ended: false, failed: false };
         body.write(index, first)?;
         Ok(body)
     }
@@ -72,6 +81,50 @@ impl StreamBody {
         let json = serde_json::to_string(&error.body()).unwrap_or_default();
         self.event(&json);
         self.ended = true;
+        self.failed = true;
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        if self.ended && !self.failed && self.ready.is_empty() {
+            self.running.handed_over();
+        }
+    }
+}
+
+impl WholeBody {
+    /// The answer's JSON.
+    pub(super) fn new(running: Running, json: String) -> Self {
+        Self { running, json: Some(json.into()) }
+    }
+}
+
+impl Drop for WholeBody {
+    fn drop(&mut self) {
+        if self.json.is_none() {
+            self.running.handed_over();
+        }
+    }
+}
+
+impl HttpBody for WholeBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.json.take().map(|json| Ok(Frame::data(json))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.json.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.json.as_ref().map_or(0, |json| json.len() as u64))
     }
 }
 

@@ -152,7 +152,7 @@ impl Choice {
                 let piece = self.text.push(id).map_err(decode_error)?;
                 self.found(piece.text, &mut delta);
                 if piece.stopped {
-                    self.cancel.set();
+                    self.cancel.stop();
                     return Ok(Some(self.end(delta, Finish::Stop, false)));
                 }
                 Ok(Some(Step::More(delta)))
@@ -161,7 +161,7 @@ impl Choice {
                 let piece = self.text.finish().map_err(decode_error)?;
                 self.found(piece.text, &mut delta);
                 let finish = match end {
-                    End::Token(_) => Finish::Stop,
+                    End::Token(_) | End::Stopped => Finish::Stop,
                     End::Length if piece.stopped => Finish::Stop,
                     End::Length => Finish::Length,
                     End::Cancelled => return Err(ApiError::shutting_down()),

@@ -9,6 +9,8 @@ pub(crate) mod chat;
 mod choice;
 pub(crate) mod completion;
 mod logprobs;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub(crate) use choice::{Choice, ChoiceOptions, Delta, Finish, Step};

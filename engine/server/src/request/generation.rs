@@ -31,6 +31,8 @@ pub(crate) struct Generation {
     pub(crate) include_usage: bool,
     /// Whether end tokens are tokens like any other.
     pub(crate) ignore_eos: bool,
+    /// Whether it may begin from the state of earlier requests. It changes no bit of the answer.
+    pub(crate) cache_prompt: bool,
 }
 
 #[derive(Deserialize)]
@@ -81,6 +83,7 @@ impl Generation {
             stream,
             include_usage: options.include_usage.unwrap_or(false),
             ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
+            cache_prompt: fields.take("cache_prompt")?.unwrap_or(true),
         })
     }
 }

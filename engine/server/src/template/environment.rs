@@ -1,5 +1,6 @@
 //! The Jinja environment that transformers sets up for chat templates.
 
+use jiff::civil::DateTime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
@@ -7,13 +8,16 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::python::{self, JsonStyle};
 
+/// Local date and time.
+pub(super) type Clock = fn() -> DateTime;
+
 /// What `raise_exception` raises.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Raised(String);
 
-/// A fresh environment.
-pub(super) fn new() -> Result<Environment<'static>, Error> {
+/// A fresh environment; `now` is what `strftime_now` prints.
+pub(super) fn new(now: Clock) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -29,7 +33,7 @@ pub(super) fn new() -> Result<Environment<'static>, Error> {
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "the template raised an exception").with_source(Raised(message)))
     });
-    environment.add_function("strftime_now", strftime_now);
+    environment.add_function("strftime_now", move |format: &str| strftime(format, now()));
     Ok(environment)
 }
 
@@ -96,7 +100,7 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     python::json(value, &style)
 }
 
-fn strftime_now(format: &str) -> Result<String, Error> {
+fn strftime(format: &str, now: DateTime) -> Result<String, Error> {
     let failed = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}"));
-    jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(failed)
+    jiff::fmt::strtime::format(format, now).map_err(failed)
 }

@@ -42,7 +42,7 @@ pub(super) fn prepare(messages: &[Value], takes_parts: bool) -> Result<Vec<Value
     }
     let prepared = messages.iter().enumerate().map(|(index, message)| {
         let mut fields = fields(message).ok_or(MessagesError::Form { index })?;
-        if !get(&fields, "role").is_some_and(|role| role.as_str().is_some()) {
+        if get(&fields, "role").is_none_or(|role| role.as_str().is_none()) {
             return Err(MessagesError::Form { index });
         }
         fields.retain(|(_, value)| !value.is_none());

@@ -13,11 +13,14 @@ mod environment;
 mod messages;
 mod python;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
+use sha2::{Digest, Sha256};
 
 pub use messages::MessagesError;
 pub use source::{SpecialTokens, TemplateFileError, TemplateSource};
@@ -65,6 +68,7 @@ pub struct Chat {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: Arc<str>,
+    sha256: String,
     special_tokens: Vec<(String, Value)>,
     /// Whether it renders content that is a list of parts.
     takes_parts: bool,
@@ -76,12 +80,21 @@ impl ChatTemplate {
     /// # Errors
     /// When it is no Jinja template.
     pub fn new(source: &str, special_tokens: &SpecialTokens) -> Result<Self, TemplateError> {
+        Self::with_clock(source, special_tokens, || jiff::Zoned::now().datetime())
+    }
+
+    fn with_clock(
+        source: &str,
+        special_tokens: &SpecialTokens,
+        now: environment::Clock,
+    ) -> Result<Self, TemplateError> {
         let compile = |error: minijinja::Error| TemplateError::Compile(error.to_string());
-        let mut environment = environment::new().map_err(compile)?;
+        let mut environment = environment::new(now).map_err(compile)?;
         environment.set_fuel(Some(FUEL));
         environment.add_template_owned(NAME, environment::without_generation_tags(source)).map_err(compile)?;
         let special_tokens = special_tokens.iter().map(|(name, token)| (name.to_owned(), Value::from(token))).collect();
-        let mut template = Self { environment, source: source.into(), special_tokens, takes_parts: false };
+        let sha256 = Sha256::digest(source).iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        let mut template = Self { environment, source: source.into(), sha256, special_tokens, takes_parts: false };
         template.takes_parts = template.probe_parts();
         Ok(template)
     }
@@ -89,6 +102,11 @@ impl ChatTemplate {
     /// The source.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// Fingerprint of the source.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
     }
 
     /// The form of tool calls that it teaches.

@@ -6,32 +6,41 @@
 mod queue;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use assay_engine::device::Device;
 use assay_engine::sampling::Sampling;
 use assay_engine::sampling::logprobs::StepLogprobs;
+use assay_engine::session::{Scope, SessionError, Sessions};
 use assay_engine::{Engine, EngineError};
 use tokio::sync::mpsc::UnboundedSender;
 
 pub use queue::{Queue, Refused};
 
+use crate::delivery::Delivery;
 use crate::metrics::Metrics;
 
-/// A flag that ends a job.
+/// Ends a job from outside, before its next token.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel(Arc<AtomicU8>);
+
+const STOPPED: u8 = 1;
+const CANCELLED: u8 = 2;
 
 impl Cancel {
-    /// Ends the job before its next token.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// The answer is complete as it is: a stop text was found.
+    pub fn stop(&self) {
+        self.0.fetch_max(STOPPED, Ordering::Relaxed);
     }
 
-    /// Whether it was set.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    /// Nobody wants the answer.
+    pub fn cancel(&self) {
+        self.0.store(CANCELLED, Ordering::Relaxed);
+    }
+
+    fn is(&self, state: u8) -> bool {
+        self.0.load(Ordering::Relaxed) == state
     }
 }
 
@@ -52,8 +61,14 @@ pub struct Job {
     pub logprobs: Option<usize>,
     /// Whether the prompt's tokens get log-probabilities too.
     pub prompt_logprobs: bool,
+    /// Whose state it may begin from, and leave its own to.
+    pub scope: Scope,
+    /// Whether it may begin from kept state.
+    pub reuse: bool,
     /// Ends it.
     pub cancel: Cancel,
+    /// Publishes its state once its answer is delivered.
+    pub delivery: Arc<Delivery>,
     /// Who listens.
     pub events: UnboundedSender<(usize, Event)>,
     /// When the request was taken.
@@ -80,7 +95,7 @@ pub enum Event {
     /// The end.
     End(End),
     /// The engine failed.
-    Failed(Arc<EngineError>),
+    Failed(Arc<SessionError>),
 }
 
 /// Why an answer ended.
@@ -90,6 +105,8 @@ pub enum End {
     Token(u32),
     /// It is as long as it may be.
     Length,
+    /// Its listener said that it is complete.
+    Stopped,
     /// It was cancelled.
     Cancelled,
 }
@@ -97,7 +114,7 @@ pub enum End {
 impl Job {
     /// Whether nobody waits for it.
     pub fn is_cancelled(&self) -> bool {
-        self.cancel.is_set() || self.events.is_closed()
+        self.cancel.is(CANCELLED) || self.events.is_closed()
     }
 
     fn send(&self, event: Event) {
@@ -107,14 +124,16 @@ impl Job {
 }
 
 /// Serves jobs until the queue is closed and empty. Call it on the thread that may use the engine.
-pub fn run<D: Device>(engine: &mut Engine<D>, queue: &Queue, metrics: &Metrics) {
+pub fn run<D: Device>(engine: &mut Engine<D>, sessions: &mut Sessions, queue: &Queue, metrics: &Metrics) {
     // Should the engine panic, nobody waits for ever.
     let _closed = CloseOnDrop(queue);
     while let Some(job) = queue.pop() {
-        let end = if job.is_cancelled() { Ok(End::Cancelled) } else { generate(engine, &job, metrics) };
-        match end {
-            Ok(end) => job.send(Event::End(end)),
-            Err(error) => job.send(Event::Failed(Arc::new(error))),
+        if job.is_cancelled() {
+            job.send(Event::End(End::Cancelled));
+            continue;
+        }
+        if let Err(error) = serve(engine, sessions, &job, metrics) {
+            job.send(Event::Failed(Arc::new(error)));
         }
     }
 }
@@ -128,19 +147,49 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-fn generate<D: Device>(engine: &mut Engine<D>, job: &Job, metrics: &Metrics) -> Result<End, EngineError> {
+/// One job, to the end of its answer and the copy of its state.
+fn serve<D: Device>(
+    engine: &mut Engine<D>,
+    sessions: &mut Sessions,
+    job: &Job,
+    metrics: &Metrics,
+) -> Result<(), SessionError> {
     let started = Instant::now();
-    engine.reset();
+    // Rows that are reused give no logits, which scoring a prompt needs.
+    let most = if job.reuse && !job.prompt_logprobs { job.tokens.len() } else { 0 };
+    let turn = sessions.begin(engine, &job.scope, &job.tokens, most)?;
     let mut steps = Vec::new();
-    let mut chosen = match job.prompt_logprobs {
-        false => engine.prefill(&job.tokens)?,
+    let chosen = match job.prompt_logprobs {
+        false => engine.prefill(turn.rest())?,
         true => prompt_steps(engine, job, &mut steps)?,
     };
-    metrics.prefilled(job.tokens.len(), started.duration_since(job.queued), started.elapsed());
-    job.send(Event::Prompt { cached: 0, logprobs: steps });
+    metrics.prefilled(&turn, started.duration_since(job.queued), started.elapsed());
+    job.send(Event::Prompt { cached: turn.reused, logprobs: steps });
+    let end = decode(engine, job, chosen, metrics)?;
+    // The client need not wait for the copy.
+    job.send(Event::End(end));
+    if end == End::Cancelled {
+        return Ok(());
+    }
+    match sessions.finish(engine, turn) {
+        Ok(pending) => {
+            metrics.saved(&pending);
+            job.delivery.saved(pending);
+        }
+        // The answer is right all the same; the next turn computes what could not be kept.
+        Err(_) => metrics.not_saved(),
+    }
+    Ok(())
+}
+
+fn decode<D: Device>(engine: &mut Engine<D>, job: &Job, first: u32, metrics: &Metrics) -> Result<End, EngineError> {
+    let mut chosen = first;
     for step in 0..job.max_tokens {
         if job.is_cancelled() {
             return Ok(End::Cancelled);
+        }
+        if job.cancel.is(STOPPED) {
+            return Ok(End::Stopped);
         }
         let mut logprobs = None;
         if !job.sampling.is_greedy() || job.logprobs.is_some() {
