@@ -104,6 +104,9 @@ impl Cuda {
         out: DeviceSlice<f32>,
     ) -> Result<bool, CudaError> {
         let KvLayout { format, kv_heads, head_dim, .. } = layout;
+        if format != KvFormat::Bf16 {
+            return Ok(false);
+        }
         let heads = q.len().checked_div(head_dim).unwrap_or(0);
         let looks = AttentionForm { scale: form.scale, window: form.window, sinks: None };
         if check::attention(&q, heads, first_position, &layout, &cache, &looks, &out)? != 1 {
@@ -117,7 +120,7 @@ impl Cuda {
         operands(&layout, heads, form.sinks, [q.address(), out.address(), cache.address()])?;
         // A norm as wide as all heads is another kernel's; with one head it is the same.
         let apart = [norms.q, norms.k].iter().flatten().all(|norm| norm.len() == head_dim);
-        if format != KvFormat::Bf16 || !head_dim.is_multiple_of(RUN) || head_dim > MAX_DIM || !apart {
+        if !head_dim.is_multiple_of(RUN) || head_dim > MAX_DIM || !apart {
             return Ok(false);
         }
         let splits = most_splits(form.window, first_position, position_at.is_some());
