@@ -8,6 +8,7 @@
 //!   `reference_test.rs`: what is measured; `synth.rs`: synthetic models; `peer/`: other programs
 //!   on the same machine; `evidence.rs`: from a finished run to a record.
 //! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
+//! - `fidelity/`: how far a config's distributions are from a stored baseline's.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
 pub mod checkpoint_check;
@@ -17,6 +18,7 @@ pub mod config;
 pub mod corpus;
 pub mod evidence;
 pub mod exit;
+pub mod fidelity;
 pub mod interrupt;
 pub mod ledger_place;
 pub mod output;
