@@ -77,7 +77,7 @@ fn continued(prompt: &[u32], answer: &Answer, message: &[u32]) -> Vec<u32> {
 #[test]
 fn every_way_to_continue_has_the_bits_of_a_fresh_start() {
     let model = Model::open(&fixture("tiny-moe"), INT4);
-    for kv in [KvFormat::F32, KvFormat::Bf16] {
+    for kv in KvFormat::ALL {
         let (mut engine, mut control) = (engine(&model, kv), engine(&model, kv));
         let mut sessions = Sessions::new(&engine, "tiny-moe", store(1 << 30));
         let scope = Scope::default();

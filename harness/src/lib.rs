@@ -5,8 +5,8 @@
 //! - `repository.rs`: where files are found; `config/`: what is run; `suite/`: which measurements; `corpus/`: pinned texts,
 //!   and prompts of exact length out of them.
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
-//!   `reference_test.rs`: what is measured; `synth.rs`: synthetic models; `peer/`: other programs
-//!   on the same machine; `evidence.rs`: from a finished run to a record.
+//!   `reference_test.rs`, `session_equivalence/`, `session_benchmark/`: what is measured; `synth.rs`: synthetic models;
+//!   `peer/`: other programs on the same machine; `evidence.rs`: from a finished run to a record.
 //! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
 //! - `fidelity/`: how far a config's distributions are from a stored baseline's.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
@@ -28,6 +28,8 @@ pub mod progress;
 pub mod reference_test;
 pub mod repository;
 pub mod runtime;
+pub mod session_benchmark;
+pub mod session_equivalence;
 pub mod speed;
 pub mod statistics;
 pub mod suite;

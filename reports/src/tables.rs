@@ -201,6 +201,7 @@ pub(crate) const fn format_name(format: NumberFormat) -> &'static str {
         NumberFormat::F32 => "f32",
         NumberFormat::Bf16 => "bf16",
         NumberFormat::Int8 => "int8",
+        NumberFormat::Int6 => "int6",
         NumberFormat::Int4 => "int4",
     }
 }

@@ -69,6 +69,8 @@ pub struct MemoryPlan {
     pub weights_bytes: u64,
     /// Keys and values of the whole context, all layers.
     pub kv_bytes: u64,
+    /// Scratch memory for one layer's keys and values as numbers, where a device's kernels read no codes.
+    pub unpacked_kv_bytes: usize,
     /// Workspace of one token.
     pub decode_workspace_bytes: u64,
     /// [`LOGITS_ROWS`] rows of logits.
@@ -113,6 +115,7 @@ impl MemoryPlan {
             bank,
             weights_bytes: aligned(Some(weights), "the weights")?,
             kv_bytes: aligned(Some(kv), "the KV cache")?,
+            unpacked_kv_bytes: unpacked_kv_bytes(spec, options)?,
             decode_workspace_bytes: 0,
             logits_bytes: aligned(logits, "the logits")?,
             chosen_bytes: crate::device::ALIGNMENT,
@@ -128,7 +131,10 @@ impl MemoryPlan {
             layers_per_group: options.layers_per_group.max(1),
             margin_bytes: options.margin_bytes,
         };
-        scratch_bytes(plan.device, plan.prefill, &sizes, plan.context_tokens, plan.context_tokens)?;
+        let scratch = scratch_bytes(plan.device, plan.prefill, &sizes, plan.context_tokens, plan.context_tokens)?;
+        scratch
+            .checked_add(plan.unpacked_kv_bytes)
+            .ok_or(EngineError::TooLarge { what: "the kernels' scratch memory" })?;
         let (_, workspace) = plan.workspace(0, 1, Arithmetic::Exact);
         plan.decode_workspace_bytes = aligned(Some(workspace), "the decode workspace")?;
         Ok(plan)
@@ -138,7 +144,8 @@ impl MemoryPlan {
     pub fn workspace(&self, base: u64, tokens: usize, arithmetic: Arithmetic) -> (Workspace, u64) {
         let scratch = scratch_bytes(self.device, arithmetic, &self.sizes, self.context_tokens, tokens);
         // What does not fit an address is more than any budget, which then refuses it.
-        Workspace::carve(base, &self.sizes, tokens, scratch.unwrap_or(isize::MAX as usize))
+        let scratch = scratch.unwrap_or(isize::MAX as usize).saturating_add(self.unpacked_kv_bytes);
+        Workspace::carve(base, &self.sizes, tokens, scratch.min(isize::MAX as usize))
     }
 
     /// Bytes of one expert's slot.
@@ -202,6 +209,17 @@ impl MemoryPlan {
         let experts = self.bank.map_or(0, |bank| bank.total() as u64 * self.slot_bytes());
         self.persistent_bytes() + experts + self.prefill_bytes(self.context_tokens, chunk, 0) + self.margin_bytes
     }
+}
+
+/// Bytes of the largest layer's cache as F32, where the device unpacks codes for its attention.
+fn unpacked_kv_bytes(spec: &ModelSpec, options: &EngineOptions) -> Result<usize, EngineError> {
+    let numbers = matches!(options.precision.kv, KvFormat::F32 | KvFormat::Bf16);
+    if numbers || options.device == DeviceKind::Host {
+        return Ok(0);
+    }
+    let mut layers = spec.layers.iter().map(|layer| layer_kv_bytes(KvFormat::F32, options.context_tokens, layer));
+    let largest = layers.try_fold(0, |largest, bytes| Ok::<_, EngineError>(bytes?.max(largest)))?;
+    usize::try_from(largest).map_err(|_| EngineError::TooLarge { what: "a layer's KV cache" })
 }
 
 /// Bytes of one layer's cache.

@@ -17,6 +17,8 @@ mod reference_test;
 mod report;
 mod roofline;
 mod serve;
+mod session_cache_benchmark;
+mod session_equivalence;
 mod synth;
 mod trace;
 mod trace_diff;
@@ -42,6 +44,10 @@ pub enum Command {
     CheckpointCheck(checkpoint_check::CheckpointCheck),
     /// Compare a config's answers with those of an independent implementation
     ReferenceTest(reference_test::ReferenceTest),
+    /// Whether continued conversations answer as fresh ones do, to the bit
+    SessionEquivalence(session_equivalence::SessionEquivalence),
+    /// What reuse of earlier state saves, and what keeping it costs
+    SessionCacheBenchmark(session_cache_benchmark::SessionCacheBenchmark),
     /// How often each expert is routed to, as a prior for residency
     Heatmap(heatmap::HeatmapCommand),
     /// Replay recorded routes through residency policies, without a model
@@ -85,6 +91,8 @@ impl Command {
             Command::Perplexity(command) => command.run(format),
             Command::Fidelity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
+            Command::SessionEquivalence(command) => command.run(format),
+            Command::SessionCacheBenchmark(command) => command.run(format),
             Command::Heatmap(command) => command.run(format),
             Command::HcsSim(command) => command.run(format),
             Command::Cache(command) => command.run(format),

@@ -153,6 +153,12 @@ pub enum KvFormat {
     F32,
     /// Rounded to nearest, ties to even
     Bf16,
+    /// 8-bit codes, a BF16 scale for each 32 dimensions of a token's head
+    Int8,
+    /// 6-bit codes, likewise
+    Int6,
+    /// 4-bit codes, likewise
+    Int4,
 }
 
 /// Device memory.

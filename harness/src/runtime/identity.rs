@@ -175,6 +175,9 @@ fn precision(loaded: &LoadedConfig) -> PrecisionIdentity {
         kv: match precision.kv {
             KvFormat::F32 => NumberFormat::F32,
             KvFormat::Bf16 => NumberFormat::Bf16,
+            KvFormat::Int8 => NumberFormat::Int8,
+            KvFormat::Int6 => NumberFormat::Int6,
+            KvFormat::Int4 => NumberFormat::Int4,
         },
         prefill: match precision.prefill {
             PrefillArithmetic::Exact => ArithmeticIdentity::Exact,

@@ -71,7 +71,7 @@ impl Opened {
             experts: precision.experts.name().to_owned(),
             attention: precision.attention.name().to_owned(),
             dense: precision.dense.name().to_owned(),
-            kv: kv_name(precision.kv).to_owned(),
+            kv: precision.kv.name().to_owned(),
         }
     }
 
@@ -258,6 +258,9 @@ pub fn engine_options(config: &Config) -> EngineOptions {
         kv: match config.precision.kv {
             KvFormat::F32 => assay_kernels::KvFormat::F32,
             KvFormat::Bf16 => assay_kernels::KvFormat::Bf16,
+            KvFormat::Int8 => assay_kernels::KvFormat::Int8,
+            KvFormat::Int6 => assay_kernels::KvFormat::Int6,
+            KvFormat::Int4 => assay_kernels::KvFormat::Int4,
         },
     };
     EngineOptions {
@@ -289,12 +292,5 @@ fn encoding(format: WeightFormat, quantization: Option<Quantization>) -> Encodin
         (WeightFormat::Bf16, _) => Encoding::Bf16,
         (WeightFormat::Int4, Some(Quantization::Search)) => Encoding::Int4(QuantizeMethod::Search),
         (WeightFormat::Int4, _) => Encoding::Int4(QuantizeMethod::Amax),
-    }
-}
-
-fn kv_name(format: assay_kernels::KvFormat) -> &'static str {
-    match format {
-        assay_kernels::KvFormat::F32 => "f32",
-        assay_kernels::KvFormat::Bf16 => "bf16",
     }
 }

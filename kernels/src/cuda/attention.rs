@@ -150,6 +150,7 @@ fn operands(
     addresses: [u64; 3],
 ) -> Result<(), KernelError> {
     const KERNEL: &str = "attention";
+    layout.refuse_codes(KERNEL)?;
     if layout.head_dim > MAX_HEAD_DIM {
         let (what, expected, found) = ("head_dim", "at most 256", layout.head_dim);
         return Err(KernelError::Geometry { kernel: KERNEL, what, expected, found });
@@ -187,6 +188,8 @@ fn kernel(format: KvFormat, each: usize, spread: bool, shares: usize) -> (&'stat
         (KvFormat::Bf16, true) => {
             ["attention_split_bf16_1", "attention_split_bf16_2", "attention_split_bf16_4", "attention_split_bf16_8"]
         }
+        // `operands` has refused them.
+        (KvFormat::Int8 | KvFormat::Int6 | KvFormat::Int4, _) => [""; 4],
     };
     let mut power = each.min(8).next_power_of_two().trailing_zeros() as usize;
     while power > 0 && shares.saturating_mul(each.div_ceil(1 << power)) < ENOUGH_BLOCKS {

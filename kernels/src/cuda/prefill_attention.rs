@@ -102,6 +102,7 @@ impl Cuda {
         sinks: Option<DeviceSlice<f32>>,
         out: DeviceSlice<f32>,
     ) -> Result<(), CudaError> {
+        layout.refuse_codes(KERNEL)?;
         let tokens = check(q, heads, first_position, &layout, cache, window, sinks, out)?;
         let rows = product(KERNEL, "rows", &[tokens, heads / layout.kv_heads])?;
         let arguments = Arguments {

@@ -4,6 +4,7 @@ use super::launch::{Grid, Stream, arguments, position, size};
 use super::module::Function;
 use super::{Cuda, CudaError, DeviceMatrix, DeviceSlice};
 use crate::contract::RUN;
+use crate::contract::SPLIT;
 use crate::error::expect_len;
 use crate::layout::MatrixFormat;
 use crate::{KernelError, KvFormat, KvLayout, check};
@@ -131,13 +132,59 @@ impl Cuda {
         let name = match layout.format {
             KvFormat::F32 => "kv_append_f32",
             KvFormat::Bf16 => "kv_append_bf16",
+            KvFormat::Int8 => "kv_append_int8",
+            KvFormat::Int6 => "kv_append_int6",
+            KvFormat::Int4 => "kv_append_int4",
         };
-        let grid = Grid::new((size(KERNEL, tokens)?, kv_heads, 1), row_threads(layout.head_dim));
+        // A warp of codes takes a group of 32 of a key or a value.
+        let threads = match layout.format.codes() {
+            None => row_threads(layout.head_dim),
+            Some(_) => row_threads(2 * layout.head_dim.next_multiple_of(32)),
+        };
+        let grid = Grid::new((size(KERNEL, tokens)?, kv_heads, 1), threads);
         // SAFETY: as in `embed`.
         unsafe {
             let mut arguments = arguments![k, v, to, kv_heads, head_dim, value_width, first, stored];
             self.launch(stream, Function("kv", name), grid, &mut arguments)
         }
+    }
+
+    /// The first `positions` positions of a cache of codes as the numbers that they stand for, exactly: an F32 cache of the same
+    /// shape, which is the layout that it returns. Nothing is done for a cache of numbers.
+    ///
+    /// # Errors
+    /// `Kernel`, `Call`.
+    pub fn kv_unpack(
+        &self,
+        stream: Stream,
+        layout: KvLayout,
+        cache: DeviceSlice<u8>,
+        positions: usize,
+        out: DeviceSlice<u8>,
+    ) -> Result<KvLayout, CudaError> {
+        const KERNEL: &str = "kv_unpack";
+        let name = match layout.format {
+            KvFormat::F32 | KvFormat::Bf16 => return Ok(layout),
+            KvFormat::Int8 => "kv_unpack_int8",
+            KvFormat::Int6 => "kv_unpack_int6",
+            KvFormat::Int4 => "kv_unpack_int4",
+        };
+        let numbers = KvLayout { format: KvFormat::F32, ..layout };
+        layout.check(KERNEL, cache.len())?;
+        numbers.check(KERNEL, out.len())?;
+        let splits = size(KERNEL, positions.min(layout.capacity_tokens).div_ceil(SPLIT))?;
+        let (from, to) = (cache.address(), out.address());
+        let (kv_heads, head_dim) = (size(KERNEL, layout.kv_heads)?, size(KERNEL, layout.head_dim)?);
+        let value_width = size(KERNEL, layout.value_width())?;
+        if splits == 0 {
+            return Ok(numbers);
+        }
+        // SAFETY: as in `embed`.
+        unsafe {
+            let mut arguments = arguments![from, to, kv_heads, head_dim, value_width];
+            self.launch(stream, Function("kv", name), Grid::new((splits, kv_heads, 1), 256), &mut arguments)?;
+        }
+        Ok(numbers)
     }
 
     /// [`crate::twin::argmax`] on the device, into the one element of `out`. A NaN is a fault.

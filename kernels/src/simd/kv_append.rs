@@ -62,11 +62,24 @@ impl Task for Append<'_> {
         match self.layout.format {
             KvFormat::F32 => self.write(f32::to_le_bytes),
             KvFormat::Bf16 => self.write(|x| bf16::from_f32(x).to_le_bytes()),
+            KvFormat::Int8 | KvFormat::Int6 | KvFormat::Int4 => self.quantize(),
         }
     }
 }
 
 impl Append<'_> {
+    fn quantize(self) {
+        let (dim, heads) = (self.layout.head_dim, self.layout.kv_heads);
+        let Some(codes) = self.layout.format.codes() else { return };
+        for (head, block) in self.bytes.chunks_exact_mut(self.layout.block_bytes()).enumerate() {
+            for position in self.from..self.to {
+                let at = ((position - self.first_position) * heads + head) * dim;
+                let (k, v) = (&self.k[at..at + dim], &self.v[at..at + dim]);
+                self.layout.quantize(codes, block, position - self.start, k, v);
+            }
+        }
+    }
+
     #[inline(always)]
     fn write<const N: usize>(self, bytes_of: impl Fn(f32) -> [u8; N]) {
         let (dim, heads) = (self.layout.head_dim, self.layout.kv_heads);

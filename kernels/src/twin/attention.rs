@@ -3,7 +3,7 @@ use std::ops::Range;
 use crate::contract::{self, SPLIT, group_part};
 use crate::{AttentionForm, KernelError, KvLayout, check};
 
-/// Writes keys and values of consecutive positions into a layer's cache, rounding to BF16 where that is its format.
+/// Writes keys and values of consecutive positions into a layer's cache, rounding as its format does.
 ///
 /// `k` and `v` are `[tokens, kv_heads * head_dim]`; token t goes to position `first_position + t`.
 ///
@@ -20,6 +20,13 @@ pub fn kv_append(
     for token in 0..tokens {
         let position = first_position + token;
         for head in 0..layout.kv_heads {
+            if let Some(codes) = layout.format.codes() {
+                let row = (token * layout.kv_heads + head) * layout.head_dim..;
+                let (k, v) = (&k[row.clone()][..layout.head_dim], &v[row][..layout.head_dim]);
+                let block = &mut cache[(position / SPLIT * layout.kv_heads + head) * layout.block_bytes()..];
+                layout.quantize(codes, block, position % SPLIT, k, v);
+                continue;
+            }
             for dim in 0..layout.head_dim {
                 let from = (token * layout.kv_heads + head) * layout.head_dim + dim;
                 layout.write(cache, layout.key_index(position, head, dim), k[from]);
@@ -90,7 +97,7 @@ impl Query<'_> {
             let l = 0.0 + group_part(0..SPLIT, seen.clone(), |acc, j| acc + p[j]);
             sum = l.mul_add(b, sum * a);
             for (d, value) in out.iter_mut().enumerate() {
-                let v = |j: usize| layout.read(cache, layout.value_index(first + j, self.kv_head, d));
+                let v = |j: usize| layout.value(cache, first + j, self.kv_head, d);
                 let o = 0.0 + group_part(0..SPLIT, seen.clone(), |acc, j| p[j].mul_add(v(j), acc));
                 *value = o.mul_add(b, *value * a);
             }
@@ -106,7 +113,7 @@ impl Query<'_> {
         let mut s = [0.0f32; SPLIT];
         let mut m = f32::NEG_INFINITY;
         for j in seen.clone() {
-            let k = |d: usize| layout.read(cache, layout.key_index(first + j, self.kv_head, d));
+            let k = |d: usize| layout.key(cache, first + j, self.kv_head, d);
             let dot = contract::group_sum(layout.head_dim, |acc, d| self.q[d].mul_add(k(d), acc));
             s[j] = dot * self.scale;
             m = larger(m, s[j]);

@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 case(name, Box::new(move |device| rope(device, tokens, (heads, head_dim, rotary_dim), norm)));
             }
         }
-        for format in [KvFormat::F32, KvFormat::Bf16] {
+        for format in KvFormat::ALL {
             for head_dim in [34, 64, 128] {
                 let name = format!("kv_append::{format:?} {tokens}x3x{head_dim}");
                 case(name, Box::new(move |device| kv_append(device, format, tokens, head_dim)));
@@ -100,7 +100,15 @@ fn kv_append(device: &Device, format: KvFormat, tokens: usize, head_dim: usize) 
     let cache = device.upload(&expected);
     device.cuda.kv_append(device.stream, device.upload(&k), device.upload(&v), (125, None), layout, cache)?;
     twin::kv_append(&k, &v, 125, layout, &mut expected)?;
-    same("cache", &device.download(cache), &expected)
+    same("cache", &device.download(cache), &expected)?;
+    let numbers = KvLayout { format: KvFormat::F32, ..layout };
+    let out = device.poisoned(numbers.bytes().unwrap());
+    let unpacked = device.cuda.kv_unpack(device.stream, layout, cache, 125 + tokens, out)?;
+    if unpacked == layout {
+        return Ok(());
+    }
+    let positions = 125..125 + tokens;
+    same_bits("unpacked", &numbers.rows(&device.download(out), positions.clone()), &layout.rows(&expected, positions))
 }
 
 fn argmax(device: &Device, n: usize) -> Result<(), Failed> {

@@ -75,7 +75,7 @@ impl Case {
 
 #[test]
 fn awkward_shapes() {
-    for format in [KvFormat::F32, KvFormat::Bf16] {
+    for format in KvFormat::ALL {
         for (heads, kv_heads, head_dim) in [(4, 2, 64), (1, 1, 2), (3, 3, 34), (10, 2, 16), (7, 1, 40), (2, 1, 256)] {
             for (past, tokens) in [(0, 1), (5, 1), (127, 1), (128, 1), (300, 1), (0, 17), (100, 31), (250, 9), (120, 2)]
             {
@@ -87,7 +87,7 @@ fn awkward_shapes() {
 
 #[test]
 fn longer_than_one_unit() {
-    for format in [KvFormat::F32, KvFormat::Bf16] {
+    for format in KvFormat::ALL {
         for (past, tokens) in [(0, 200), (33, 129), (640, 70)] {
             Case { format, heads: 4, kv_heads: 2, head_dim: 32, past, tokens }.run();
         }
@@ -97,7 +97,7 @@ fn longer_than_one_unit() {
 
 #[test]
 fn windows_and_sinks() {
-    for format in [KvFormat::F32, KvFormat::Bf16] {
+    for format in KvFormat::ALL {
         for (heads, kv_heads, head_dim) in [(4, 2, 16), (7, 1, 34)] {
             for (past, tokens) in [(0, 1), (127, 1), (128, 1), (300, 1), (0, 70), (100, 41), (250, 9), (120, 140)] {
                 Case { format, heads, kv_heads, head_dim, past, tokens }.run_forms();
@@ -116,7 +116,9 @@ fn windows_and_sinks() {
 fn decode_at_a_long_context() {
     for threads in [1, 3, 8] {
         with_threads(threads, || {
-            for (format, heads, kv_heads, tokens) in [(KvFormat::F32, 4, 1, 1), (KvFormat::Bf16, 6, 3, 2)] {
+            for (format, heads, kv_heads, tokens) in
+                [(KvFormat::F32, 4, 1, 1), (KvFormat::Bf16, 6, 3, 2), (KvFormat::Int6, 6, 3, 2)]
+            {
                 Case { format, heads, kv_heads, head_dim: 40, past: 2500, tokens }.run();
             }
         });
@@ -129,7 +131,13 @@ fn decode_at_a_long_context() {
 /// The whole prompt, token by token, and any chunks give the same bits.
 #[test]
 fn chunks_do_not_show() {
-    for (format, window) in [(KvFormat::F32, None), (KvFormat::Bf16, Some(150))] {
+    for (format, window) in [
+        (KvFormat::F32, None),
+        (KvFormat::Bf16, Some(150)),
+        (KvFormat::Int8, None),
+        (KvFormat::Int6, Some(150)),
+        (KvFormat::Int4, None),
+    ] {
         let whole = Case { format, heads: 4, kv_heads: 2, head_dim: 64, past: 0, tokens: 300 };
         let (q, cache) = whole.operands();
         let width = whole.heads * whole.head_dim;
@@ -149,7 +157,7 @@ fn chunks_do_not_show() {
 /// A later position does not exist for an earlier query, even where it would poison every sum.
 #[test]
 fn what_a_query_may_not_see_does_not_exist() {
-    for format in [KvFormat::F32, KvFormat::Bf16] {
+    for format in KvFormat::ALL {
         let case = Case { format, heads: 4, kv_heads: 2, head_dim: 32, past: 0, tokens: 150 };
         let (q, mut cache) = case.operands();
         let bad = [f32::INFINITY; 64];
@@ -173,7 +181,7 @@ fn what_a_query_may_not_see_does_not_exist() {
 #[test]
 fn what_has_left_the_window_does_not_exist() {
     let form = AttentionForm { scale: 0.3, window: Some(30), sinks: None };
-    for format in [KvFormat::F32, KvFormat::Bf16] {
+    for format in KvFormat::ALL {
         let case = Case { format, heads: 4, kv_heads: 2, head_dim: 32, past: 0, tokens: 200 };
         let (q, mut cache) = case.operands();
         for position in [3, 77, 126] {

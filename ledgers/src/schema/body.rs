@@ -126,6 +126,12 @@ pub enum Measure {
     HttpLastToken,
     /// Between two tokens over HTTP.
     HttpInterToken,
+    /// A request that continues a conversation, inside the engine and without reuse, to its first token.
+    FreshFirstToken,
+    /// The same request with earlier state reused, its restoration included.
+    ContinuedFirstToken,
+    /// Keeping a request's state behind its answer.
+    SessionSave,
 }
 
 impl Measure {
@@ -137,6 +143,9 @@ impl Measure {
             Self::HttpFirstToken => "http_first_token",
             Self::HttpLastToken => "http_last_token",
             Self::HttpInterToken => "http_inter_token",
+            Self::FreshFirstToken => "fresh_first_token",
+            Self::ContinuedFirstToken => "continued_first_token",
+            Self::SessionSave => "session_save",
         }
     }
 }

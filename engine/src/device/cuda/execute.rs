@@ -5,7 +5,7 @@ use assay_kernels::cuda::{
     prefill_attention_supports,
 };
 use assay_kernels::layout::ExpertLayout;
-use assay_kernels::{Activation, KernelError};
+use assay_kernels::{Activation, KernelError, KvFormat, KvLayout};
 
 use super::super::kernel::{KvSpan, MatrixSpan};
 use super::super::{Arithmetic, DeviceError, Kernel, Span};
@@ -66,14 +66,16 @@ impl Launcher<'_> {
             }
             Kernel::Attention { q, heads, cache, first_position, position_at, scale, window, sinks, out } => {
                 let (q, out, sinks) = (slice(q), slice(out), sinks.map(slice));
-                let KvSpan { layout, bytes } = cache;
-                let (cache, form) = (slice(bytes), (scale, window));
+                let (cache, scratch) =
+                    self.numbers(cache, first_position + q.len() / (heads * cache.layout.head_dim).max(1))?;
+                let (KvSpan { layout, bytes }, form) = (cache, (scale, window));
+                let cache = slice(bytes);
                 // Widths that the tensor-core kernel does not have are computed exactly; ARCHITECTURE.md says which.
                 // So is attention whose position is read on the device.
                 if tensor && position_at.is_none() && prefill_attention_supports(layout.head_dim) {
                     cuda.prefill_attention(stream, q, heads, first_position, layout, cache, form, sinks, out)?;
                 } else {
-                    let (scratch, position) = (slice(self.scratch), (first_position, position_at.map(slice)));
+                    let (scratch, position) = (slice(scratch), (first_position, position_at.map(slice)));
                     cuda.attention(stream, q, heads, position, layout, cache, form, sinks, scratch, out)?;
                 }
             }
@@ -127,6 +129,19 @@ impl Launcher<'_> {
             Kernel::Argmax { logits, out } => cuda.argmax(stream, slice(logits), slice(out))?,
         }
         Ok(())
+    }
+
+    /// A cache that attention can read, and the scratch memory that is left: codes become the numbers that they stand for.
+    fn numbers(&self, cache: KvSpan, positions: usize) -> Result<(KvSpan, Span<u8>), DeviceError> {
+        if matches!(cache.layout.format, KvFormat::F32 | KvFormat::Bf16) {
+            return Ok((cache, self.scratch));
+        }
+        let numbers = KvLayout { format: KvFormat::F32, ..cache.layout };
+        let bytes = numbers.bytes().ok_or_else(|| too_large("kv_unpack"))?;
+        let to = self.scratch("kv_unpack", 0, bytes)?;
+        let layout = self.cuda.kv_unpack(self.stream, cache.layout, slice(cache.bytes), positions, to)?;
+        let rest = self.scratch.part(bytes, self.scratch.len() - bytes)?;
+        Ok((KvSpan { layout, bytes: self.scratch.first(bytes)? }, rest))
     }
 
     /// Activations to BF16 in the order that tensor cores take, then the product.

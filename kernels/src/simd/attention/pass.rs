@@ -3,9 +3,11 @@
 use super::{Job, State, Unit};
 use crate::KvFormat;
 use crate::contract::{self, GROUP, SPLIT};
+use crate::kv::Codes;
 use crate::simd::group::{Strided, Vector, group_part_sums_apart, group_sums_apart};
 use crate::simd::lanes::{LANES, Lanes, Task};
 use crate::simd::parallel::Disjoint;
+use std::cell::Cell;
 
 /// One unit's rows over one split.
 pub(super) struct Pass<'s, 'a> {
@@ -28,25 +30,53 @@ impl Task for Pass<'_, '_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        match self.job.layout.format {
-            KvFormat::F32 => self.stored::<L, { 4 * LANES }>(lanes),
-            KvFormat::Bf16 => self.stored::<L, { 2 * LANES }>(lanes),
+        let job = self.job;
+        let at = self.split * job.layout.kv_heads + self.unit.kv_head;
+        if job.layout.format == KvFormat::Bf16 {
+            return self.stored::<L, { 2 * LANES }>(lanes, job.cache, at);
         }
+        let mut numbers = UNPACKED.take();
+        let (cache, at) = match job.layout.format.codes() {
+            None => (job.cache, at),
+            Some(codes) => {
+                self.unpack(codes, at, &mut numbers);
+                (bytemuck::cast_slice(&numbers), 0)
+            }
+        };
+        self.stored::<L, { 4 * LANES }>(lanes, cache, at);
+        UNPACKED.set(numbers);
     }
 }
 
+thread_local! {
+    /// One split of one head, unpacked.
+    static UNPACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
 impl Pass<'_, '_> {
-    /// With vectors of `N` bytes.
+    /// Codes become the numbers that they stand for, exactly, once for all rows.
     #[inline(always)]
-    fn stored<L: Lanes, const N: usize>(mut self, lanes: L)
+    fn unpack(&self, codes: Codes, block: usize, numbers: &mut Vec<f32>) {
+        let layout = &self.job.layout;
+        numbers.resize(layout.block_len(), 0.0);
+        let first = self.job.first_position + self.unit.first;
+        // What no row of the unit sees is not looked at, whole vectors apart.
+        let start = self.job.seen(self.split, first).start / LANES;
+        let end = self.job.seen(self.split, first + self.unit.tokens - 1).end.div_ceil(LANES);
+        let bytes = layout.block_bytes();
+        layout.unpack(codes, &self.job.cache[block * bytes..][..bytes], start.min(end)..end, numbers);
+    }
+
+    /// Block `block` of `cache`, with vectors of `N` bytes.
+    #[inline(always)]
+    fn stored<L: Lanes, const N: usize>(mut self, lanes: L, cache: &[u8], block: usize)
     where
         [u8; N]: Vector,
     {
         let layout = &self.job.layout;
         let vectors = layout.block_len() / LANES;
-        let block = (self.split * layout.kv_heads + self.unit.kv_head) * vectors;
-        let (keys, values) =
-            self.job.cache.as_chunks::<N>().0[block..block + vectors].split_at(SPLIT / LANES * layout.head_dim);
+        let block = block * vectors;
+        let (keys, values) = cache.as_chunks::<N>().0[block..block + vectors].split_at(SPLIT / LANES * layout.head_dim);
         let rows = self.states.len();
         let mut row = 0;
         if L::WIDE {

@@ -1,17 +1,20 @@
 //! Host layout of one layer's KV cache.
 //!
 //! `[split of 128 positions][kv head]{ K: [8 tiles][head_dim][16 positions], V: [128 positions][value width] }`,
-//! little-endian f32 or bf16. Within K a vector register holds one dimension of 16 neighbouring positions; within V it
+//! little-endian f32 or bf16; integer formats are in [`quantized`]. Within K a vector register holds one dimension of 16 neighbouring positions; within V it
 //! holds 16 neighbouring dimensions, so a value's width is `head_dim` rounded up to 16. A split's bytes are contiguous
 //! and independent of the capacity: positions `0..n` lie in the first [`KvLayout::prefix_bytes`]`(n)` bytes, and a
 //! cache can be copied, shortened or extended as a byte prefix.
 //!
 //! Bytes of positions not yet appended, and of padding, are never part of a result: they may hold anything.
 
+mod quantized;
+
 use crate::contract::SPLIT;
 use crate::error::KernelError;
 use crate::layout::TILE_ROWS;
 use half::bf16;
+pub(crate) use quantized::Codes;
 
 /// How K and V are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,15 +23,38 @@ pub enum KvFormat {
     F32,
     /// Rounded to nearest, ties to even.
     Bf16,
+    /// −127 to 127, times a BF16 scale for each 32 dimensions of one token's head.
+    Int8,
+    /// −31 to 31, likewise.
+    Int6,
+    /// −7 to 7, likewise.
+    Int4,
 }
 
 impl KvFormat {
-    /// Bytes of one element.
-    pub fn element_bytes(self) -> usize {
+    /// Every format.
+    pub const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::Int8, Self::Int6, Self::Int4];
+
+    /// The name in configs and records.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+            Self::Int6 => "int6",
+            Self::Int4 => "int4",
         }
+    }
+
+    /// How elements are stored that are not numbers by themselves.
+    pub(crate) fn codes(self) -> Option<Codes> {
+        let bits = match self {
+            Self::F32 | Self::Bf16 => return None,
+            Self::Int8 => 8,
+            Self::Int6 => 6,
+            Self::Int4 => 4,
+        };
+        Some(Codes { bits })
     }
 }
 
@@ -62,8 +88,12 @@ impl KvLayout {
 
     /// Bytes from the start of the cache that hold positions `0..tokens`, in whole splits. `None` on overflow.
     pub fn prefix_bytes(&self, tokens: usize) -> Option<usize> {
-        let width = self.head_dim.checked_next_multiple_of(TILE_ROWS)?.checked_add(self.head_dim)?;
-        let block = width.checked_mul(SPLIT * self.format.element_bytes())?;
+        let width = || self.head_dim.checked_next_multiple_of(TILE_ROWS)?.checked_add(self.head_dim);
+        let block = match (self.format, self.format.codes()) {
+            (_, Some(codes)) => self.quantized_block_bytes(codes)?,
+            (KvFormat::F32, None) => width()?.checked_mul(SPLIT * 4)?,
+            (_, None) => width()?.checked_mul(SPLIT * 2)?,
+        };
         tokens.div_ceil(SPLIT).checked_mul(self.kv_heads)?.checked_mul(block)
     }
 
@@ -74,9 +104,9 @@ impl KvLayout {
         let positions = positions.start..positions.end.min(held);
         let mut rows = Vec::with_capacity(positions.len() * 2 * self.kv_heads * self.head_dim);
         for position in positions {
-            for index in [Self::key_index, Self::value_index] {
+            for read in [Self::key, Self::value] {
                 for kv_head in 0..self.kv_heads {
-                    rows.extend((0..self.head_dim).map(|dim| self.read(cache, index(self, position, kv_head, dim))));
+                    rows.extend((0..self.head_dim).map(|dim| read(self, cache, position, kv_head, dim)));
                 }
             }
         }
@@ -106,26 +136,66 @@ impl KvLayout {
         (split * self.kv_heads + kv_head) * self.block_len() + SPLIT * self.head_dim + place * self.value_width() + dim
     }
 
-    /// Element `index` of a cache.
+    /// Bytes of one split of one head, of a cache whose sizes were checked.
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.prefix_bytes(1).unwrap_or(0) / self.kv_heads.max(1)
+    }
+
+    /// Dimension `dim` of the key at a position.
     #[inline(always)]
-    pub(crate) fn read(&self, cache: &[u8], index: usize) -> f32 {
+    pub(crate) fn key(&self, cache: &[u8], position: usize, kv_head: usize, dim: usize) -> f32 {
+        match self.format.codes() {
+            None => self.read(cache, self.key_index(position, kv_head, dim)),
+            Some(codes) => {
+                let block = &cache[(position / SPLIT * self.kv_heads + kv_head) * self.block_bytes()..];
+                self.dequantize(codes, block, false, position % SPLIT, dim)
+            }
+        }
+    }
+
+    /// Dimension `dim` of the value at a position.
+    #[inline(always)]
+    pub(crate) fn value(&self, cache: &[u8], position: usize, kv_head: usize, dim: usize) -> f32 {
+        match self.format.codes() {
+            None => self.read(cache, self.value_index(position, kv_head, dim)),
+            Some(codes) => {
+                let block = &cache[(position / SPLIT * self.kv_heads + kv_head) * self.block_bytes()..];
+                self.dequantize(codes, block, true, position % SPLIT, dim)
+            }
+        }
+    }
+
+    /// Element `index` of a cache of numbers.
+    #[inline(always)]
+    fn read(&self, cache: &[u8], index: usize) -> f32 {
         match self.format {
             KvFormat::F32 => {
                 let at = 4 * index;
                 f32::from_le_bytes([cache[at], cache[at + 1], cache[at + 2], cache[at + 3]])
             }
-            KvFormat::Bf16 => crate::matrix::read_bf16(cache, index),
+            _ => crate::matrix::read_bf16(cache, index),
         }
     }
 
-    /// Writes element `index`, rounding where the format does.
+    /// Writes element `index` of a cache of numbers, rounding where the format does.
     #[inline(always)]
     pub(crate) fn write(&self, cache: &mut [u8], index: usize, value: f32) {
         match self.format {
             KvFormat::F32 => cache[4 * index..4 * index + 4].copy_from_slice(&value.to_le_bytes()),
-            KvFormat::Bf16 => {
-                cache[2 * index..2 * index + 2].copy_from_slice(&bf16::from_f32(value).to_le_bytes());
-            }
+            _ => cache[2 * index..2 * index + 2].copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+        }
+    }
+
+    /// For kernels that read numbers alone.
+    pub(crate) fn refuse_codes(&self, kernel: &'static str) -> Result<(), KernelError> {
+        match self.format.codes() {
+            None => Ok(()),
+            Some(Codes { bits }) => Err(KernelError::Geometry {
+                kernel,
+                what: "bits of a code in the KV cache",
+                expected: "none: this kernel reads F32 and BF16 alone",
+                found: bits,
+            }),
         }
     }
 
@@ -193,6 +263,11 @@ mod tests {
     fn sizes_are_checked() {
         assert_eq!(kv_bytes(KvFormat::F32, 1, 2, 64), Some(128 * 2 * 128 * 4));
         assert_eq!(kv_bytes(KvFormat::Bf16, 129, 2, 64), Some(2 * 128 * 2 * 128 * 2));
+        // 64 codes of 8, 6 and 4 bits, and two scales, twice.
+        assert_eq!(kv_bytes(KvFormat::Int8, 1, 2, 64), Some(128 * 2 * 2 * (64 + 4)));
+        assert_eq!(kv_bytes(KvFormat::Int6, 1, 2, 64), Some(128 * 2 * 2 * (48 + 4)));
+        assert_eq!(kv_bytes(KvFormat::Int4, 1, 2, 40), Some(128 * 2 * 2 * (24 + 4)));
+        assert_eq!(kv_bytes(KvFormat::Int4, usize::MAX, 2, 64), None);
         assert_eq!(kv_bytes(KvFormat::Bf16, 0, 2, 64), None);
         assert_eq!(kv_bytes(KvFormat::F32, usize::MAX, 2, 64), None);
     }
