@@ -3,6 +3,8 @@
 mod benchmark;
 mod cache;
 mod checkpoint_check;
+mod claims;
+mod compare;
 mod completions;
 mod doctor;
 mod export;
@@ -34,6 +36,8 @@ pub enum Command {
     Benchmark(benchmark::Benchmark),
     /// Time one fixed configuration, for regressions
     SpeedTest(benchmark::SpeedTest),
+    /// Run two configs or builds in turns and compare their speed
+    Compare(compare::Compare),
     /// Serve a config over HTTP, as OpenAI's API
     Serve(serve::Serve),
     /// How well a config predicts held-out text
@@ -66,6 +70,8 @@ pub enum Command {
     TraceDiff(trace_diff::TraceDiff),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
+    /// The white paper's claims, and where we stand on each
+    Claims(claims::Claims),
     /// Make the published figures out of the tracked ledger
     Report(report::Report),
     /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
@@ -87,6 +93,8 @@ impl Command {
         match self {
             Command::Benchmark(command) => command.run(format),
             Command::SpeedTest(command) => command.run(format),
+            Command::Claims(command) => command.run(format),
+            Command::Compare(command) => command.run(format),
             Command::Serve(command) => command.run(format),
             Command::Perplexity(command) => command.run(format),
             Command::Fidelity(command) => command.run(format),
