@@ -368,6 +368,8 @@ fn expert_bits(identity: &Identity) -> f64 {
         NumberFormat::F32 => 32.0,
         NumberFormat::Bf16 => 16.0,
         NumberFormat::Int8 => 8.0 + SCALE,
+        // In groups of 32.
+        NumberFormat::Int6 => 6.0 + 4.0 * SCALE,
         NumberFormat::Int4 => 4.0 + SCALE,
     }
 }
