@@ -8,10 +8,12 @@
 //!   `reference_test.rs`, `session_equivalence/`, `session_benchmark/`: what is measured; `compare/`: two of them in turns;
 //!   `synth.rs`: synthetic models; `peer/`: other programs on the same machine; `evidence.rs`: from a finished run to a record;
 //!   `claims.rs`: where we stand on the white paper's claims.
+//! - `adq/`: development tasks, agents, sandboxes, grades.
 //! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
 //! - `fidelity/`: how far a config's distributions are from a stored baseline's.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
+pub mod adq;
 pub mod checkpoint_check;
 pub mod claims;
 pub mod cli;

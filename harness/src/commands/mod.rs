@@ -1,5 +1,6 @@
 //! One file a command.
 
+mod adq;
 mod benchmark;
 mod cache;
 mod checkpoint_check;
@@ -60,6 +61,8 @@ pub enum Command {
     Cache(cache::Cache),
     /// Evidence of earlier runs: check it, read it, keep it
     Ledger(ledger::Ledger),
+    /// Does a config still do useful work? Tasks, controls, evidence
+    Adq(adq::Adq),
     /// A checkpoint in another program's format
     Export(export::Export),
     /// Made-up weights in the shape of a real model
@@ -105,6 +108,7 @@ impl Command {
             Command::HcsSim(command) => command.run(format),
             Command::Cache(command) => command.run(format),
             Command::Ledger(command) => command.run(format),
+            Command::Adq(command) => command.run(format),
             Command::ReferenceTest(command) => command.run(format),
             Command::Export(command) => command.run(format),
             Command::Synth(command) => command.run(format),
