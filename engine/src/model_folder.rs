@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::bank::HostBank;
-use crate::checkpoint::{Checkpoint, FileHash, hex};
+use crate::checkpoint::{Checkpoint, FileHash, HashCache, hex};
 use crate::error::EngineError;
 use crate::expert_cache::{CacheIdentity, Encoding, ExpertCache};
 use crate::model::load_spec;
@@ -30,13 +30,22 @@ impl ModelFolder {
     /// Opens a folder, finds every tensor that the model needs, with its type and shape, and hashes the files. `progress` is called
     /// with the number of bytes each time some have been hashed.
     pub fn open(dir: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Self, EngineError> {
+        Self::open_cached(dir, None, progress)
+    }
+
+    /// [`ModelFolder::open`], without reading files that `cache` knows the hashes of.
+    pub fn open_cached(
+        dir: &Path,
+        cache: Option<&HashCache>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Self, EngineError> {
         let checkpoint = Checkpoint::open(dir)?;
         let spec = Arc::new(load_spec(checkpoint.config_bytes(), &checkpoint.config_path())?);
         let synthetic = SyntheticRecord::read(checkpoint.config_bytes(), &checkpoint.config_path())?;
         // Before anything is hashed, built or allocated: a config that asks for more than the files hold fails at once.
         // The experts of a model that was made up are in no checkpoint.
         spec.for_each_source(synthetic.is_none(), &mut |source| checkpoint.tensor(source).map(drop))?;
-        let hashes = checkpoint.file_hashes(progress)?;
+        let hashes = checkpoint.file_hashes(cache, progress)?;
         Ok(Self { checkpoint, spec, hashes, synthetic })
     }
 

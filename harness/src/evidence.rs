@@ -3,8 +3,9 @@
 use crate::ledger_place::LedgerPlace;
 use crate::repository::Repository;
 use crate::runtime::observations;
-use assay_ledgers::{Draft, Ledger, Sha256, VerdictRow};
+use assay_ledgers::{Draft, Ledger, Observation, Sha256, VerdictRow};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What a run writes down as it goes, one JSON object a line, kept whole beside the record.
 #[derive(Debug, Default)]
@@ -35,13 +36,29 @@ pub fn record(
     verdicts: Vec<VerdictRow>,
     log: &RunLog,
 ) -> anyhow::Result<Sha256> {
+    record_seen(repository, draft, verdicts, log, BTreeMap::new())
+}
+
+/// [`record`], with what else was seen.
+///
+/// # Errors
+/// When the ledger cannot be written.
+pub fn record_seen(
+    repository: &Repository,
+    draft: Draft,
+    verdicts: Vec<VerdictRow>,
+    log: &RunLog,
+    seen: BTreeMap<String, Observation>,
+) -> anyhow::Result<Sha256> {
+    let mut observations = observations();
+    observations.other.extend(seen);
     let ledger = Ledger::open(LedgerPlace::Local.folder(repository))?;
     let log = ledger.store_log("run.jsonl", log.lines.as_slice())?;
-    let draft = draft.verdicts(verdicts).observations(observations()).command(command()).log(log);
+    let draft = draft.verdicts(verdicts).observations(observations).command(command()).log(log);
     Ok(ledger.append(draft)?.record.hash)
 }
 
 /// The command as the user would type it anywhere: where this machine keeps the binary is no evidence.
-fn command() -> impl Iterator<Item = String> {
+pub(crate) fn command() -> impl Iterator<Item = String> {
     std::iter::once("assay".to_owned()).chain(std::env::args().skip(1))
 }

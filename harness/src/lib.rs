@@ -5,14 +5,19 @@
 //! - `repository.rs`: where files are found; `config/`: what is run; `suite/`: which measurements; `corpus/`: pinned texts,
 //!   and prompts of exact length out of them.
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
-//!   `reference_test.rs`, `session_equivalence/`, `session_benchmark/`: what is measured; `synth.rs`: synthetic models;
-//!   `peer/`: other programs on the same machine; `evidence.rs`: from a finished run to a record.
+//!   `reference_test.rs`, `session_equivalence/`, `session_benchmark/`: what is measured; `compare/`: two of them in turns;
+//!   `synth.rs`: synthetic models; `peer/`: other programs on the same machine; `evidence.rs`: from a finished run to a record;
+//!   `claims.rs`: where we stand on the white paper's claims.
+//! - `adq/`: development tasks, agents, sandboxes, grades.
 //! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
+pub mod adq;
 pub mod checkpoint_check;
+pub mod claims;
 pub mod cli;
 pub mod commands;
+pub mod compare;
 pub mod config;
 pub mod corpus;
 pub mod evidence;

@@ -70,6 +70,18 @@ impl Answer {
         Ok(Answer { json: serde_json::to_value(json)?, sections: Vec::new() })
     }
 
+    /// Adds a member to the answer for machines.
+    ///
+    /// # Errors
+    /// When `value` cannot be serialised.
+    pub fn with(mut self, name: &str, value: &impl Serialize) -> Result<Self, serde_json::Error> {
+        let value = serde_json::to_value(value)?;
+        if let Value::Object(members) = &mut self.json {
+            members.insert(name.to_owned(), value);
+        }
+        Ok(self)
+    }
+
     /// Adds a line of text.
     pub fn line(mut self, line: impl Into<String>) -> Self {
         self.sections.push(Section::Line(line.into()));

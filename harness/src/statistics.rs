@@ -1,5 +1,16 @@
 //! Medians and means with honest intervals. Every interval is at 95 % (two-sided) and is absent where the samples are
 //! too few to carry one: what is not known is not printed.
+//!
+//! Here: medians by order statistics, means clustered by document. `statistics/bootstrap.rs`: medians and ratios by resampling;
+//! `counts.rs`: proportions, paired outcomes, pass@k and pass^k; `ranks.rs`: two groups that do not pair up.
+
+mod bootstrap;
+mod counts;
+mod ranks;
+
+pub use bootstrap::{Bootstrap, MIN_SAMPLES};
+pub use counts::{mcnemar, pass_at_k, pass_hat_k, wilson};
+pub use ranks::{MannWhitney, mann_whitney};
 
 use serde::Serialize;
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
@@ -63,6 +74,14 @@ pub enum StatisticsError {
         /// What was wanted.
         expected: &'static str,
     },
+    /// More of something than there can be.
+    #[error("{part} of {whole}: expected no more than there are")]
+    TooMany {
+        /// What was given.
+        part: u64,
+        /// Of how many.
+        whole: u64,
+    },
     /// Paired samples do not pair up.
     #[error("{left} samples cannot be paired with {right}")]
     Unpaired {
@@ -100,14 +119,18 @@ fn median_rank(count: usize) -> Option<usize> {
 /// # Errors
 /// When the sides differ in length, are empty, or hold a sample that is not finite and positive.
 pub fn paired_ratio(left: &[f64], right: &[f64]) -> Result<Estimate, StatisticsError> {
+    Ok(median(&log_ratios(left, right)?)?.map(f64::exp))
+}
+
+/// Logarithms of the ratios of paired samples.
+fn log_ratios(left: &[f64], right: &[f64]) -> Result<Vec<f64>, StatisticsError> {
     if left.len() != right.len() {
         return Err(StatisticsError::Unpaired { left: left.len(), right: right.len() });
     }
     for side in [left, right] {
         check(side, "positive number", |value| value.is_finite() && value > 0.0)?;
     }
-    let logs: Vec<f64> = left.iter().zip(right).map(|(left, right)| (left / right).ln()).collect();
-    Ok(median(&logs)?.map(f64::exp))
+    Ok(left.iter().zip(right).map(|(left, right)| (left / right).ln()).collect())
 }
 
 /// What one document says about the difference between two models.
@@ -159,4 +182,4 @@ fn check(samples: &[f64], expected: &'static str, good: impl Fn(f64) -> bool) ->
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

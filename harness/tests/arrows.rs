@@ -6,16 +6,25 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Each crate and the crates of the workspace that it may use, in any kind of dependency.
-const ALLOWED: [(&str, &[&str]); 8] = [
+const ALLOWED: [(&str, &[&str]); 9] = [
     ("assay-kernels", &[]),
     ("assay-engine", &["assay-kernels"]),
     ("assay-server", &["assay-engine"]),
     ("assay-witness", &[]),
     ("assay-ledgers", &[]),
     ("assay-reports", &["assay-ledgers"]),
+    ("assay-sandbox", &[]),
     (
         "assay-harness",
-        &["assay-kernels", "assay-engine", "assay-server", "assay-witness", "assay-ledgers", "assay-reports"],
+        &[
+            "assay-kernels",
+            "assay-engine",
+            "assay-server",
+            "assay-witness",
+            "assay-ledgers",
+            "assay-reports",
+            "assay-sandbox",
+        ],
     ),
     ("assay-fuzz", &["assay-engine", "assay-harness", "assay-kernels", "assay-ledgers", "assay-witness"]),
 ];

@@ -60,12 +60,123 @@ fn a_ledger_is_read_and_a_change_in_it_found() {
     assert_eq!(record["hash"], hash.to_string());
     let (shown, _) = check(&["ledger", "show", &hash.short(), "--ledger", place], 0);
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
-    check(&["ledger", "export", "--ledger", place, "--output", "csv"], 0);
-    check(&["ledger", "verify", place], 0);
+    let (csv, _) = check(&["ledger", "export", "--ledger", place, "--output", "csv"], 0);
+    assert!(csv.starts_with("record,time_utc,kind,class,about,measure,tokens,unit,value,low,high\n"), "{csv}");
+    let (lines, _) = check(&["ledger", "export", "--ledger", place, "--output", "json"], 0);
+    let chain = std::fs::read_to_string(chain(folder.path())).unwrap();
+    let parsed = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    assert_eq!(parsed(&lines), parsed(&chain), "every record, whole, one a line");
+    let (json, _) = check(&["ledger", "verify", "--ledger", place, "--output", "json"], 0);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&report["records"], &report["verdict"]), (&1.into(), &"PASS".into()));
+    assert_eq!(report["problems"], serde_json::json!([]));
 
     change_one_byte(folder.path());
     let (report, _) = check(&["ledger", "verify", place], 4);
     assert!(report.contains("INVALID"), "{report}");
+    let (json, _) = check(&["ledger", "verify", "--ledger", place, "--output", "json"], 4);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&report["verdict"], &report["problems"][0]["kind"]), (&"INVALID".into(), &"edited".into()));
+}
+
+#[test]
+fn what_was_said_is_kept_and_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let place = path("ledger");
+    std::fs::write(path("log.txt"), "raw\n").unwrap();
+    let statement = "evidence_class = \"community_reported\"\n[body.external]\nsubject = \"another program\"\n\
+        source = \"a page\"\nsetting = { card = \"H200\" }\n[[body.external.rows]]\nmeasure = \"decode\"\n\
+        unit = \"tok/s\"\nvalue = 81.5\n";
+    std::fs::write(path("peer.toml"), statement).unwrap();
+    let add = ["ledger", "add", &path("peer.toml"), "--log", &path("log.txt"), "--ledger", &place, "--output", "json"];
+    let record: serde_json::Value = serde_json::from_str(&check(&add, 0).0).unwrap();
+    let hash = record["hash"].as_str().unwrap();
+    assert!(record["identity"].is_null());
+    let (log, _) = check(&["ledger", "show", &hash[..12], "--log", "log.txt", "--ledger", &place], 0);
+    assert_eq!(log, "raw\n");
+    let (csv, _) = check(&["ledger", "export", "--ledger", &place, "--output", "csv"], 0);
+    assert!(csv.contains(",external,community_reported,another program,decode,,tok/s,81.5,,"), "{csv}");
+
+    std::fs::write(path("bad.toml"), statement.replace("subject", "object")).unwrap();
+    let (_, stderr) = check(&["ledger", "add", &path("bad.toml"), "--ledger", &place], 2);
+    assert!(stderr.contains("bad.toml") && stderr.contains("object"), "{stderr}");
+
+    let invalidate = ["ledger", "invalidate", hash, "--reason", "misread", "--ledger", &place];
+    check(&invalidate, 0);
+    let (list, _) = check(&["ledger", "list", "--ledger", &place], 0);
+    assert!(list.contains("invalidated by") && list.contains("external"), "{list}");
+    assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
+    let (_, stderr) = check(&invalidate, 2);
+    assert!(stderr.contains("invalid already"), "{stderr}");
+    check(&["ledger", "verify", &place], 0);
+}
+
+#[test]
+fn two_identities_are_set_side_by_side() {
+    let (json, _) = check(&["identity", "diff", "tiny-moe", "tiny-moe-amax", "--output", "json"], 1);
+    let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let fields: Vec<&str> =
+        answer["differences"].as_array().unwrap().iter().map(|field| field["path"].as_str().unwrap()).collect();
+    assert!(fields.contains(&"precision.expert_quantization"), "{fields:?}");
+    assert!(!fields.iter().any(|field| field.starts_with("checkpoint") || field.starts_with("source")), "{fields:?}");
+    check(&["identity", "diff", "tiny-moe", "tiny-moe"], 0);
+    let again = |_| check(&["identity", "tiny-moe", "--rehash", "--output", "json"], 0).0;
+    assert_eq!(again(1), again(2), "an identity is stable");
+    check(&["identity"], 2);
+}
+
+#[test]
+fn claims_fit_the_terminal_and_are_filtered() {
+    let (all, _) = check(&["claims"], 0);
+    assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
+    assert!(all.contains("146 claims"), "{all}");
+    let (json, _) = check(&["claims", "hs", "F52", "--output", "json"], 0);
+    let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(answer["claims"].as_array().unwrap().len(), 5);
+    check(&["claims", "S99"], 2);
+}
+
+/// Half a kernel's time is far more than any machine's noise; what 3 % needs is in ARCHITECTURE.md.
+#[test]
+fn a_planted_slowdown_is_found_and_a_changed_identity_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
+    for name in ["fixtures", "suites"] {
+        std::os::unix::fs::symlink(repository.join(name), place.path().join(name)).unwrap();
+    }
+    let suite = std::fs::read_to_string(repository.join("suites/speed/compare.toml")).unwrap();
+    let suite = suite.replace("[512]", "[64]").replace("= 256", "= 16").replace("[64]\n\n[rep", "[16]\n\n[rep");
+    std::fs::write(place.path().join("suite.toml"), suite).unwrap();
+    let run = |arguments: &[&str]| {
+        let assay = env!("CARGO_BIN_EXE_assay");
+        let output = Command::new(assay).args(arguments).current_dir(place.path()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let common = ["--suite", "suite.toml", "--prompts", "random", "--pairs", "6", "--output", "json"];
+    let (code, answer, stderr) =
+        run(&[&["compare", "tiny-moe", "tiny-moe --planted-slowdown 0.5"], &common[..]].concat());
+    assert_eq!(code, Some(0), "{stderr}");
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["differences"], serde_json::json!(["device.planted_slowdown"]));
+    assert_eq!(answer["order"], "ABBAABBAABBA");
+    for row in answer["rows"].as_array().unwrap() {
+        assert!(row["ratio"]["ci95"][1].as_f64().unwrap() < 1.0, "{row}");
+    }
+    let slowed = answer["b"]["records"][0].as_str().unwrap();
+    let (code, _, stderr) = run(&[&["compare", "tiny-moe", "--baseline", slowed], &common[..]].concat());
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("device.planted_slowdown"), "{stderr}");
+    let (code, report, _) = run(&["ledger", "verify", "--ledger", "local", "--output", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(
+        (code, &report["records"]),
+        (Some(0), &14.into()),
+        "12 processes, their comparison, the first of another"
+    );
 }
 
 #[test]
@@ -98,12 +209,13 @@ fn another_machines_ledger_is_imported_once() {
     assert_eq!(run(&import).0, Some(4));
 }
 
+fn chain(ledger: &Path) -> std::path::PathBuf {
+    let mut files = std::fs::read_dir(ledger).unwrap().map(|entry| entry.unwrap().path());
+    files.find(|path| path.extension().is_some_and(|extension| extension == "jsonl")).unwrap()
+}
+
 fn change_one_byte(ledger: &Path) {
-    let chain = std::fs::read_dir(ledger)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
-        .unwrap();
+    let chain = chain(ledger);
     let text = std::fs::read_to_string(&chain).unwrap();
     std::fs::write(&chain, text.replace("reference.json", "Reference.json")).unwrap();
 }

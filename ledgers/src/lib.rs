@@ -14,7 +14,7 @@
 //! <dir>/<writer>.jsonl          one record a line, one hash chain
 //! <dir>/<writer>.head           count, bytes and hash of that chain, so that a removed tail shows
 //! <dir>/<writer>.torn-<n>       bytes of an append that was cut short, moved aside by the next one
-//! <dir>/logs/<xx>/<sha256>      raw logs by content, xx the first two digits
+//! <dir>/logs/<xx>/<sha256>.zst  raw logs by content, compressed; xx the first two digits
 //! ```
 //!
 //! A line is the RFC 8785 canonical JSON of the record without `hash`, with `"hash"` put in as the last member. `hash`

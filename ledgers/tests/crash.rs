@@ -36,7 +36,7 @@ fn spawn(count: u32, dir: &Path) -> Child {
 #[test]
 fn two_processes_and_two_threads_append_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let mut children = [spawn(500, dir.path()), spawn(500, dir.path())];
+    let mut children = [spawn(1_000, dir.path()), spawn(1_000, dir.path())];
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| filled(dir.path(), 100));
@@ -53,7 +53,7 @@ fn two_processes_and_two_threads_append_at_once() {
         assert!(child.wait().unwrap().success());
     }
     let report = verify(dir.path()).unwrap();
-    assert_eq!((report.records, report.verdict), (1200, Verdict::Pass), "{:?}", report.problems);
+    assert_eq!((report.records, report.verdict), (2200, Verdict::Pass), "{:?}", report.problems);
     assert_eq!(report.heads.len(), 1, "one machine is one writer, however many processes");
 }
 

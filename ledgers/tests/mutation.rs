@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use assay_ledgers::*;
@@ -210,6 +211,39 @@ fn logs_are_part_of_the_evidence() {
     found.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!(found, [(logs[0].clone(), ProblemKind::ChangedLog), (logs[1].clone(), ProblemKind::MissingLog)]);
     assert!(report.problems[0].detail.contains(".jsonl:1"), "{}", report.problems[0].detail);
+}
+
+#[test]
+fn logs_are_compressed_and_those_of_format_1_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(dir.path()).unwrap();
+    let content = "a line that comes again and again\n".repeat(10_000);
+    let log = ledger.store_log("run.jsonl", content.as_bytes()).unwrap();
+    assert_eq!((log.bytes, log.sha256), (content.len() as u64, Sha256::of(content.as_bytes())));
+    let record = ledger.append(check(0.5).log(log.clone())).unwrap().record;
+    let stored = evidence(&dir.path().join("logs")).remove(0);
+    assert!(fs::metadata(&stored).unwrap().len() < log.bytes / 50);
+    let read = |dir: &Path| std::io::read_to_string(Ledger::read_log(dir, &record.logs[0]).unwrap()).unwrap();
+    assert_eq!(read(dir.path()), content);
+
+    // The same log as the first format kept it.
+    let plain = stored.with_extension("");
+    fs::remove_file(&stored).unwrap();
+    fs::write(&plain, &content).unwrap();
+    assert_eq!((kinds(dir.path()), read(dir.path())), (vec![], content.clone()));
+    let other = tempfile::tempdir().unwrap();
+    publish(dir.path(), &Selection::All, other.path()).unwrap();
+    assert_eq!((kinds(other.path()), read(other.path())), (vec![], content.clone()));
+    fs::write(&plain, content.replacen('a', "b", 1)).unwrap();
+    assert_eq!(kinds(dir.path()), [ProblemKind::ChangedLog]);
+
+    // A file that decompresses to more than the record names is not read to its end.
+    fs::remove_file(&plain).unwrap();
+    let bomb = ledger.store_log("bomb", std::io::repeat(b'0').take(1 << 30)).unwrap();
+    let path = dir.path().join("logs").join(&bomb.sha256.to_string()[..2]).join(format!("{}.zst", bomb.sha256));
+    fs::rename(path, &stored).unwrap();
+    let problems = verify(dir.path()).unwrap().problems;
+    assert!(problems[0].detail.contains("it has more"), "{problems:?}");
 }
 
 #[test]

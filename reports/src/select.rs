@@ -42,6 +42,7 @@ fn configuration(identity: &Identity) -> Result<Sha256> {
     let mut identity = identity.clone();
     identity.source.commit.clear();
     identity.source.dirty = None;
+    identity.source.inputs = None;
     identity.binary = Sha256::default();
     identity.hash()
 }

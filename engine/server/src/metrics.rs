@@ -36,6 +36,7 @@ pub struct Metrics {
     generated_tokens: Counter,
     cancelled: Counter,
     waiting: Gauge<i64, AtomicI64>,
+    running: Gauge<i64, AtomicI64>,
     prefill_s: Histogram,
     queue_s: Histogram,
     first_token_s: Histogram,
@@ -60,6 +61,7 @@ impl Default for Metrics {
             generated_tokens: Counter::default(),
             cancelled: Counter::default(),
             waiting: Gauge::default(),
+            running: Gauge::default(),
             prefill_s: long(),
             queue_s: long(),
             first_token_s: long(),
@@ -81,6 +83,7 @@ impl Default for Metrics {
         registry.register("generated_tokens", "Tokens of answers", metrics.generated_tokens.clone());
         registry.register("cancelled_requests", "Requests whose client went away", metrics.cancelled.clone());
         registry.register("waiting_requests", "Requests in the queue", metrics.waiting.clone());
+        registry.register("running_requests", "Requests that the engine is at", metrics.running.clone());
         registry.register("prefill_seconds", "Time of prefill", metrics.prefill_s.clone());
         registry.register("queue_seconds", "Time in the queue", metrics.queue_s.clone());
         registry.register("first_token_seconds", "From request to first token", metrics.first_token_s.clone());
@@ -92,6 +95,10 @@ impl Default for Metrics {
 impl Metrics {
     pub(crate) fn answered(&self, route: &'static str, status: u16) {
         self.requests.get_or_create(&Answer { route, status }).inc();
+    }
+
+    pub(crate) fn running(&self, requests: i64) {
+        self.running.set(requests);
     }
 
     pub(crate) fn cancelled(&self) {

@@ -1,6 +1,6 @@
 //! What of a checkpoint is fixed while it is served.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,8 +27,13 @@ pub enum ModelError {
     #[error(transparent)]
     TemplateFile(#[from] TemplateFileError),
     /// Its template.
-    #[error(transparent)]
-    Template(#[from] TemplateError),
+    #[error("{path}: {source}")]
+    Template {
+        /// The file that it is in.
+        path: PathBuf,
+        /// Why.
+        source: TemplateError,
+    },
     /// A file of it.
     #[error(transparent)]
     File(#[from] FileError),
@@ -88,8 +93,11 @@ impl ServedModel {
         let tokenizer = Tokenizer::open(dir)?;
         tokenizer.check_vocab_size(vocab_size)?;
         let source = TemplateSource::read(dir)?;
-        let template = source.template.as_deref();
-        let template = template.map(|text| ChatTemplate::new(text, &source.special_tokens)).transpose()?;
+        let compile = |(path, text): &(PathBuf, String)| {
+            let wrong = |source| ModelError::Template { path: path.clone(), source };
+            ChatTemplate::new(text, &source.special_tokens).map_err(wrong)
+        };
+        let template = source.template.as_ref().map(compile).transpose()?;
         let mut end_ids = end_ids(dir)?;
         end_ids.extend(source.special_tokens.get("eos_token").and_then(|token| tokenizer.token_id(token)));
         let mut chat_end_ids = end_ids.clone();

@@ -208,6 +208,13 @@ fn the_next_turn_reuses_what_was_delivered_and_says_the_same() {
         }
     }
     assert!(server.counter("assay_reused_prompt_tokens_total") > 1000);
+    // Nothing of one user's is used for another's.
+    let cached = |user: &str| {
+        let body = server.post(COMPLETIONS, &completion(json!({"user": user}))).json();
+        body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    assert_eq!((cached("a"), cached("b")), (0, 0));
+    assert!(cached("a") > 0);
 }
 
 #[test]
@@ -405,6 +412,20 @@ fn a_full_queue_says_so_and_a_client_that_leaves_frees_the_engine() {
     std::thread::sleep(Duration::from_millis(100));
     drop(running);
     assert_eq!(next.answer().unwrap().status, 200);
+}
+
+#[test]
+fn a_client_that_leaves_during_a_long_prompt_frees_the_engine() {
+    let server = Server::start();
+    let prompt: Vec<u32> = (0..2900).map(|place| 300 + place * 7 % 3000).collect();
+    let mut leaving = Connection::open(server.address).unwrap();
+    leaving.write(&Request::post(COMPLETIONS, &completion(json!({"prompt": prompt}))).bytes).unwrap();
+    while server.counter("assay_running_requests") == 0 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    drop(leaving);
+    let next = server.post(COMPLETIONS, &completion(json!({}))).json()["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(server.counter("assay_prompt_tokens_total"), next, "the long prompt was processed to its end");
 }
 
 #[test]

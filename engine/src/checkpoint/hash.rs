@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::error::CheckpointError;
+use super::hash_cache::HashCache;
 use super::open::{CONFIG_FILE, Checkpoint, TOKENIZER_FILE};
 use crate::file;
 
@@ -28,11 +29,15 @@ pub struct FileHash {
 impl Checkpoint {
     /// Hashes `config.json`, `tokenizer.json` where there is one, and every shard, in this order, several at a time.
     /// Reads the files themselves and not the maps, so resident memory does not grow. `progress` is called with the number
-    /// of bytes each time some have been hashed.
+    /// of bytes each time some have been hashed. Files that `cache` knows are not read.
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub fn file_hashes(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<Vec<FileHash>, CheckpointError> {
+    pub fn file_hashes(
+        &self,
+        cache: Option<&HashCache>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Vec<FileHash>, CheckpointError> {
         // The very bytes that were read, should the file have changed since.
         let config = self.config_bytes();
         progress(config.len() as u64);
@@ -44,31 +49,41 @@ impl Checkpoint {
             paths.push(tokenizer);
         }
         paths.extend(self.shards().iter().map(|shard| shard.path().to_owned()));
-        let files = paths.par_iter().map(|path: &PathBuf| hash_file(path, progress));
+        let files = paths.par_iter().map(|path: &PathBuf| named_hash(path, cache, progress));
         hashes.extend(files.collect::<Result<Vec<_>, _>>()?);
         Ok(hashes)
     }
 }
 
-fn hash_file(path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<FileHash, CheckpointError> {
+fn named_hash(
+    path: &Path,
+    cache: Option<&HashCache>,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<FileHash, CheckpointError> {
+    let hash = || hash_file(path, progress);
+    let sha256 = match cache {
+        None => hash()?,
+        Some(cache) => cache.hash(path, hash)?,
+    };
+    let bytes = path.metadata().map_err(CheckpointError::io("inspect", path))?.len();
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    Ok(FileHash { name, bytes, sha256 })
+}
+
+fn hash_file(path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<String, CheckpointError> {
     let mut file = file::open(path)?;
     let mut buffer = vec![0u8; BUFFER_BYTES];
     let mut hasher = Sha256::new();
-    let mut bytes = 0u64;
     loop {
         let count = match file.read(&mut buffer) {
-            Ok(0) => break,
+            Ok(0) => return Ok(hex(&hasher.finalize())),
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(CheckpointError::io("read", path)(error)),
         };
         hasher.update(&buffer[..count]);
-        bytes += count as u64;
         progress(count as u64);
     }
-    let sha256 = hex(&hasher.finalize());
-    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    Ok(FileHash { name, bytes, sha256 })
 }
 
 /// Lowercase hexadecimal digits.

@@ -7,11 +7,12 @@
 //! - `header`: the header of one safetensors file;
 //! - `tensor`: [`TensorView`], one tensor's bytes and their exact widening to f32; `part`: vectors and matrices inside a
 //!   larger tensor; `mxfp4`: four-bit floats in blocks;
-//! - `hash`: SHA-256 of every file that decides what the model computes;
+//! - `hash`: SHA-256 of every file that decides what the model computes; `hash_cache`: of those that were hashed before;
 //! - [`tokenizer`]: text to token ids and back.
 
 mod error;
 mod hash;
+mod hash_cache;
 mod header;
 mod mxfp4;
 mod open;
@@ -24,5 +25,6 @@ pub mod tokenizer;
 pub use error::CheckpointError;
 pub use hash::FileHash;
 pub(crate) use hash::hex;
+pub use hash_cache::HashCache;
 pub use open::{Checkpoint, MAX_CONFIG_BYTES, Shard};
 pub use tensor::{TensorView, WeightDtype};

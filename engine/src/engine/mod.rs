@@ -82,6 +82,8 @@ pub struct Engine<D: Device> {
     observed: Option<Vec<Vec<u64>>>,
     /// Routes of decode while recording.
     recorded: Option<Recorded>,
+    /// Asked between the chunks of a prompt.
+    interrupt: Option<Interrupt>,
     /// Writes down what is launched, while there is a trace.
     tracer: Option<Arc<Tracer>>,
 }
@@ -92,6 +94,9 @@ struct Tokens {
     first_position: usize,
     count: usize,
 }
+
+/// Whether the prompt that is being processed is still wanted.
+pub type Interrupt = Box<dyn Fn() -> bool + Send>;
 
 /// How full the device is with experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,6 +182,7 @@ impl<D: Device> Engine<D> {
             sequence: Sequence::default(),
             observed: None,
             recorded: None,
+            interrupt: None,
             tracer: None,
         };
         engine.note(Phase::Startup);
@@ -244,6 +250,12 @@ impl<D: Device> Engine<D> {
     /// The device, e.g. to inject faults.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
+    }
+
+    /// Has `stop` asked between the chunks of a prompt from now on, or nobody: where it says yes, prefill ends with
+    /// [`EngineError::Interrupted`].
+    pub fn set_interrupt(&mut self, stop: Option<Interrupt>) {
+        self.interrupt = stop;
     }
 
     /// Forgets the sequence; the next prefill starts at position 0.

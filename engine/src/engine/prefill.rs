@@ -135,6 +135,9 @@ impl<D: Device> Engine<D> {
                 self.device.wait(Stream::Compute, event)?;
             }
             for start in (0..tokens.len()).step_by(self.chunk) {
+                if self.interrupt.as_ref().is_some_and(|stop| stop()) {
+                    return Err(EngineError::Interrupted);
+                }
                 let range = start..tokens.len().min(start + self.chunk);
                 self.chunk_through(group, tokens, range, &memory)?;
             }

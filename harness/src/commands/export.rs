@@ -132,7 +132,7 @@ fn synthetic(
     if let Some(other) = types.experts.filter(|experts| *experts != own) {
         anyhow::bail!("{} is synthetic and has its experts in {own}, not in {other}", model.display());
     }
-    let folder = open_folder(model)?;
+    let folder = open_folder(model, None)?;
     let path = folder.own_cache(own).context("a synthetic model without a cache")?;
     let cache = ExpertCache::open(&path, &folder.cache_identity(own)?)?;
     let source = ExportSource { checkpoint: &folder.checkpoint, spec: &folder.spec, experts: Some(&cache) };

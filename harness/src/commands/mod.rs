@@ -1,8 +1,11 @@
 //! One file a command.
 
+mod adq;
 mod benchmark;
 mod cache;
 mod checkpoint_check;
+mod claims;
+mod compare;
 mod completions;
 mod doctor;
 mod export;
@@ -33,6 +36,8 @@ pub enum Command {
     Benchmark(benchmark::Benchmark),
     /// Time one fixed configuration, for regressions
     SpeedTest(benchmark::SpeedTest),
+    /// Run two configs or builds in turns and compare their speed
+    Compare(compare::Compare),
     /// Serve a config over HTTP, as OpenAI's API
     Serve(serve::Serve),
     /// How well a config predicts held-out text
@@ -53,6 +58,8 @@ pub enum Command {
     Cache(cache::Cache),
     /// Evidence of earlier runs: check it, read it, keep it
     Ledger(ledger::Ledger),
+    /// Does a config still do useful work? Tasks, controls, evidence
+    Adq(adq::Adq),
     /// A checkpoint in another program's format
     Export(export::Export),
     /// Made-up weights in the shape of a real model
@@ -63,6 +70,8 @@ pub enum Command {
     TraceDiff(trace_diff::TraceDiff),
     /// What exactly a benchmark of a config runs, and the digest over it
     Identity(identity::IdentityCommand),
+    /// The white paper's claims, and where we stand on each
+    Claims(claims::Claims),
     /// Make the published figures out of the tracked ledger
     Report(report::Report),
     /// What the first NVIDIA GPU allows: memory, link, matrix product, launches
@@ -84,6 +93,8 @@ impl Command {
         match self {
             Command::Benchmark(command) => command.run(format),
             Command::SpeedTest(command) => command.run(format),
+            Command::Claims(command) => command.run(format),
+            Command::Compare(command) => command.run(format),
             Command::Serve(command) => command.run(format),
             Command::Perplexity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
@@ -93,6 +104,7 @@ impl Command {
             Command::HcsSim(command) => command.run(format),
             Command::Cache(command) => command.run(format),
             Command::Ledger(command) => command.run(format),
+            Command::Adq(command) => command.run(format),
             Command::ReferenceTest(command) => command.run(format),
             Command::Export(command) => command.run(format),
             Command::Synth(command) => command.run(format),

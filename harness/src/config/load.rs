@@ -107,6 +107,11 @@ impl LoadedConfig {
         self.config.residency.heatmap.as_ref().map(|path| self.root.join(path))
     }
 
+    /// Where the hashes of large files are remembered.
+    pub fn hash_cache_path(&self) -> PathBuf {
+        self.root.join("cache/file-hashes.json")
+    }
+
     /// Checks what one field cannot know of another.
     pub(super) fn check(self) -> Result<Self, ConfigError> {
         match problem(&self.config) {

@@ -42,6 +42,10 @@ pub struct Config {
     pub link: Option<Link>,
     /// How a token is chosen.
     pub sampling: Sampling,
+    /// Share of its time by which every kernel of the host device is made slower, to see whether that is found. No file
+    /// can say it: only a hidden flag does, and the identity names it.
+    #[serde(skip)]
+    pub planted_slowdown: Option<f64>,
 }
 
 impl Config {
@@ -72,6 +76,7 @@ impl Config {
             benchmark: Benchmark { max_prompt_tokens: context_tokens },
             link: Some(Link { bandwidth_gb_s: 1.0, latency_us: 0.0 }),
             sampling: Sampling { kind: SamplingKind::Greedy },
+            planted_slowdown: None,
         }
     }
 }

@@ -63,9 +63,18 @@ struct ConfigFlags {
     /// Most experts promoted between two tokens
     #[arg(long, value_name = "N")]
     max_promotions_per_token: Option<usize>,
+    /// Make every kernel of the host device slower by this share of its time, to see whether that is found
+    #[arg(long, value_name = "SHARE", hide = true, value_parser = share)]
+    planted_slowdown: Option<f64>,
     /// Largest share of the experts on the device, 0 to 1, whatever room there is
     #[arg(long, value_name = "SHARE")]
     max_resident_share: Option<f64>,
+}
+
+/// A share that slows a kernel down and does not stop it.
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("expected a share above 0, up to 1".to_owned()) }
 }
 
 impl ConfigArgs {
@@ -143,6 +152,7 @@ impl ConfigFlags {
         replace(&mut config.context.max_chunk, self.max_chunk);
         replace(&mut config.residency.policy, self.policy);
         replace(&mut config.residency.max_promotions_per_token, self.max_promotions_per_token);
+        config.planted_slowdown = self.planted_slowdown.or(config.planted_slowdown);
         replace(&mut config.residency.max_resident_share, self.max_resident_share);
         if self.no_heatmap {
             config.residency.heatmap = None;

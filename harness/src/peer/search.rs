@@ -1,7 +1,8 @@
 //! The peer's best setting inside a budget: how many layers' experts fit on the card, micro-batch, load mode, threads.
 //!
-//! The card's memory is measured with every expert on the CPU; each layer that moves to the card adds the bytes of its experts, so
-//! that one more load of the model usually hits the budget. What is found is checked by the peak of its own run.
+//! Where all experts may fit they are tried on the card first. Where they do not, the card's memory is measured with every expert on
+//! the CPU; each layer that moves to the card adds the bytes of its experts, so that one more load of the model usually hits the
+//! budget. What is found is checked by the peak of its own run.
 
 use super::bench::{Row, Setting, Workload};
 use super::{CardWatch, LlamaBench};
@@ -10,7 +11,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 /// Micro-batches that are tried for prefill, as far as the prompt is that long.
-const UBATCHES: [u32; 5] = [512, 1024, 2048, 4096, 8192];
+const UBATCHES: [u32; 4] = [512, 2048, 4096, 8192];
 /// Decode reads one token at a time: llama.cpp's own default.
 const DECODE_UBATCH: u32 = 512;
 /// What the card's free memory may be off by between two runs of one setting.
@@ -18,7 +19,7 @@ const SLACK_BYTES: u64 = 32 << 20;
 /// How files are read: `none` copies weights to pinned memory, `mmap` leaves them in the page cache.
 const LOAD_MODES: [&str; 2] = ["none", "mmap"];
 /// Repetitions of a trial: the winner is timed again in full.
-const REPETITIONS: u32 = 2;
+const REPETITIONS: u32 = 1;
 
 /// The room that the peer has.
 #[derive(Debug, Clone, Copy)]
@@ -139,8 +140,17 @@ impl<R: Runner> Search<'_, R> {
         }
     }
 
-    /// Every expert on the CPU says what the rest takes; then as many layers as fit, for each micro-batch.
+    /// All experts on the card, if they fit; else every expert on the CPU says what the rest takes, and then as many layers as fit,
+    /// for each micro-batch.
     fn on_card(&mut self, room: Room, threads: &[u32], cores: u32) -> anyhow::Result<()> {
+        if u64::from(room.layers) * room.layer_bytes < room.budget_bytes {
+            let all = setting(ALL_LAYERS, 0, DECODE_UBATCH, LOAD_MODES[0], cores);
+            self.rows(&all, &self.ubatches(), &[cores])?;
+            if self.trials.iter().any(|trial| trial.fits) {
+                // Nothing is left to the CPU: neither threads nor how files are read change anything.
+                return Ok(());
+            }
+        }
         let base = setting(ALL_LAYERS, room.layers, DECODE_UBATCH, LOAD_MODES[0], cores);
         let rows = self.rows(&base, &self.ubatches(), &[cores])?;
         let mut wanted: Vec<(u32, u32)> = rows
@@ -161,8 +171,6 @@ impl<R: Runner> Search<'_, R> {
 
     /// From `n_cpu_moe` on, the first that fits.
     fn fitted(&mut self, room: Room, n_cpu_moe: u32, ubatches: &[u32], threads: &[u32]) -> anyhow::Result<()> {
-        // With every expert on the card the CPU has nothing to do.
-        let threads = if n_cpu_moe == 0 { &threads[..1] } else { threads };
         for n_cpu_moe in n_cpu_moe..room.layers {
             let setting = setting(ALL_LAYERS, n_cpu_moe, ubatches[0], LOAD_MODES[0], threads[0]);
             let rows = self.rows(&setting, ubatches, threads)?;
@@ -271,7 +279,7 @@ mod tests {
     fn everything_on_the_card_where_it_fits() {
         let (found, runs) = found(24, 0, Workload::Prefill { tokens: 8192 }).unwrap();
         let best = found.best.setting;
-        assert_eq!((best.n_cpu_moe, best.n_ubatch, best.load_mode.as_str(), runs), (0, 8192, "none", 3));
+        assert_eq!((best.n_cpu_moe, best.n_ubatch, best.load_mode.as_str(), runs), (0, 8192, "none", 1));
     }
 
     #[test]
@@ -285,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_layer_that_takes_more_than_its_file_moves_back() {
-        let (found, _) = found(10, 8 << 20, Workload::Decode { tokens: 128, depth: 512 }).unwrap();
+        let (found, _) = found(10, 16 << 20, Workload::Decode { tokens: 128, depth: 512 }).unwrap();
         assert!(found.best.fits && found.best.setting.n_cpu_moe == 26, "{:?}", found.best);
         assert!(found.trials.iter().any(|trial| !trial.fits), "one did not fit");
     }

@@ -129,7 +129,7 @@ fn device(config: &Config) -> anyhow::Result<DeviceIdentity> {
             bandwidth_bytes_per_s: link.bandwidth_gb_s * 1e9,
             latency_s: link.latency_us / 1e6,
         }),
-        planted_slowdown: None,
+        planted_slowdown: config.planted_slowdown,
     })
 }
 

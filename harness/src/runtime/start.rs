@@ -9,6 +9,7 @@ use crate::progress::Progress;
 use crate::repository::Repository;
 use anyhow::Context;
 use assay_engine::bank::HostBank;
+use assay_engine::checkpoint::HashCache;
 use assay_engine::checkpoint::tokenizer::Tokenizer;
 use assay_engine::device::cuda::CudaDevice;
 use assay_engine::device::host::{HostDevice, HostOptions, LinkModel};
@@ -48,7 +49,19 @@ impl Opened {
     /// # Errors
     /// When the checkpoint cannot be read or is none that the engine knows.
     pub fn new(loaded: LoadedConfig) -> anyhow::Result<Self> {
-        let folder = open_folder(&loaded.model_folder())?;
+        Self::hashed(loaded, false)
+    }
+
+    /// [`Opened::new`]; with `recheck` every file is read, also where its hash is known.
+    ///
+    /// # Errors
+    /// As [`Opened::new`], and when a file changed without a trace.
+    pub fn hashed(loaded: LoadedConfig, recheck: bool) -> anyhow::Result<Self> {
+        let cache = HashCache::open(&loaded.hash_cache_path(), recheck);
+        let folder = open_folder(&loaded.model_folder(), Some(&cache))?;
+        if let Err(error) = cache.save() {
+            eprintln!("warning: file hashes are not remembered: {}: {error}", loaded.hash_cache_path().display());
+        }
         let options = engine_options(&loaded.config);
         Ok(Opened { loaded, folder, options })
     }
@@ -188,8 +201,8 @@ impl Runtime {
 ///
 /// # Errors
 /// When it cannot be read or is no checkpoint that the engine knows.
-pub(crate) fn open_folder(dir: &Path) -> anyhow::Result<ModelFolder> {
-    ModelFolder::open(dir, &|_| {}).with_context(|| format!("opening the checkpoint {}", dir.display()))
+pub(crate) fn open_folder(dir: &Path, cache: Option<&HashCache>) -> anyhow::Result<ModelFolder> {
+    ModelFolder::open_cached(dir, cache, &|_| {}).with_context(|| format!("opening the checkpoint {}", dir.display()))
 }
 
 /// The config's device, with its budget.
@@ -201,7 +214,9 @@ fn open_device(config: &Config) -> Result<Box<dyn Device>, DeviceError> {
         .map(|link| LinkModel { bytes_per_s: link.bandwidth_gb_s * 1e9, latency_s: link.latency_us / 1e6 });
     Ok(match config.device {
         DeviceChoice::Host => {
-            Box::new(HostDevice::new(budget, HostOptions { link: link.unwrap_or_default(), ..HostOptions::default() })?)
+            let planted_slowdown = config.planted_slowdown.unwrap_or(0.0);
+            let options = HostOptions { link: link.unwrap_or_default(), planted_slowdown, ..HostOptions::default() };
+            Box::new(HostDevice::new(budget, options)?)
         }
         DeviceChoice::Cuda => Box::new(CudaDevice::new(0, budget)?),
     })

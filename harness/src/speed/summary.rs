@@ -97,7 +97,7 @@ fn graphs_kept(driver: &DriverMemory) -> VerdictRow {
 }
 
 /// Low-water marks by the name of their phase; phases that did not run are absent.
-pub(super) fn low_water(marks: &LowWater) -> BTreeMap<String, u64> {
+pub(crate) fn low_water(marks: &LowWater) -> BTreeMap<String, u64> {
     [
         ("startup", marks.startup),
         ("calibration", marks.calibration),
@@ -127,7 +127,8 @@ fn exact_counts(measured: &[Measured], timed: usize) -> VerdictRow {
     VerdictRow { row: "exact counts".to_owned(), verdict, reason }
 }
 
-fn margin_kept(low_water: &BTreeMap<String, u64>, margin: u64) -> VerdictRow {
+/// Whether every phase left the margin free.
+pub(crate) fn margin_kept(low_water: &BTreeMap<String, u64>, margin: u64) -> VerdictRow {
     let below = low_water.iter().find(|&(_, &bytes)| bytes < margin);
     let (verdict, reason) = match (below, low_water.iter().min_by_key(|&(_, bytes)| bytes)) {
         (Some((phase, bytes)), _) => {

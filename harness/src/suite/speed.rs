@@ -44,7 +44,7 @@ pub struct SpeedSuite {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefillPlan {
-    /// Prompt lengths, rising.
+    /// Prompt lengths, rising; none where decode alone is timed.
     pub tokens: Vec<usize>,
 }
 
@@ -54,7 +54,7 @@ pub struct PrefillPlan {
 pub struct DecodePlan {
     /// Length of the prompt before it.
     pub prompt_tokens: usize,
-    /// Tokens generated, rising; an end-of-sequence token does not end them.
+    /// Tokens generated, rising, none where prefill alone is timed; an end-of-sequence token does not end them.
     pub tokens: Vec<usize>,
 }
 
@@ -109,17 +109,22 @@ impl SpeedSuite {
 
     fn problem(&self) -> Option<String> {
         let rising = |lengths: &[usize]| {
-            (1..=MAX_LENGTHS).contains(&lengths.len())
+            lengths.len() <= MAX_LENGTHS
                 && lengths.iter().all(|length| (1..=MAX_TOKENS).contains(length))
                 && lengths.windows(2).all(|pair| pair[0] < pair[1])
         };
-        let lengths =
-            |name: &str| format!("{name}.tokens: expected 1 to {MAX_LENGTHS} lengths from 1 to {MAX_TOKENS} that rise");
+        let lengths = |name: &str| {
+            format!("{name}.tokens: expected at most {MAX_LENGTHS} lengths from 1 to {MAX_TOKENS} that rise")
+        };
         let Repetitions { warm_up, timed } = self.repetitions;
         let checks = [
             (self.format != FORMAT, format!("format is {}, expected {FORMAT}", self.format)),
             (!rising(&self.prefill.tokens), lengths("prefill")),
             (!rising(&self.decode.tokens), lengths("decode")),
+            (
+                self.prefill.tokens.is_empty() && self.decode.tokens.is_empty(),
+                "neither prefill.tokens nor decode.tokens has a length: nothing is timed".to_owned(),
+            ),
             (
                 !(1..=MAX_TOKENS).contains(&self.decode.prompt_tokens),
                 format!("decode.prompt_tokens is {}, expected 1 to {MAX_TOKENS}", self.decode.prompt_tokens),

@@ -71,7 +71,7 @@ fn verified() -> Vec<Case> {
             place.write(&name, [b"\xff\xfe\n".to_vec(), place.read(&name)].concat());
         }),
         on("a newer version", |place| {
-            changed(place, |text| text.replacen("\"format_version\":1", "\"format_version\":9", 1));
+            changed(place, |text| text.replacen("\"format_version\":2", "\"format_version\":9", 1));
         }),
         on("the chain of another writer", |place| {
             recorded(place);

@@ -72,6 +72,14 @@ impl Ledger {
         logs::store_log(&self.dir, name, content)
     }
 
+    /// The content of a raw log in the ledger in `dir`, read as it is decompressed.
+    ///
+    /// # Errors
+    /// [`Error::MissingLog`], [`Error::Io`].
+    pub fn read_log(dir: &Path, log: &LogRef) -> Result<impl Read + use<>> {
+        logs::open_log(dir, log)
+    }
+
     /// Appends a record; when this returns it is on disk. Any number of processes may do so at once.
     ///
     /// # Errors
@@ -124,8 +132,8 @@ impl Ledger {
             return Err(Error::NoRawLog);
         }
         for log in &draft.logs {
-            let path = logs::log_path(&self.dir, &log.sha256);
-            if std::fs::metadata(&path).map(|file| file.len()).ok() != Some(log.bytes) {
+            if !logs::is_stored(&self.dir, log) {
+                let path = logs::log_path(&self.dir, &log.sha256);
                 return Err(Error::MissingLog { name: log.name.clone(), sha256: log.sha256, path });
             }
         }

@@ -13,7 +13,7 @@ use std::path::Path;
 use super::append::{Ledger, follows};
 use super::head::{chain_path, head_path, write_head};
 use super::line::{describe, is_garbage, open, stated_hash};
-use super::logs::{check_log, log_path};
+use super::logs::{check_log, log_path, open_log};
 use super::read::{Line, Snapshot, chains, snapshot};
 use super::verify::verify;
 use crate::schema::{Head, LogRef, Record, Verdict, WriterId};
@@ -83,10 +83,12 @@ fn copy_log(from: &Path, log: &LogRef, to: &Path) -> Result<()> {
     if check_log(to, log)?.is_none() {
         return Ok(());
     }
-    let path = log_path(from, &log.sha256);
-    let content = File::open(&path).map_err(Error::io("open", &path))?;
-    let stored = super::logs::store_log(to, &log.name, content)?;
-    if stored == *log { Ok(()) } else { Err(changed(&path, "the log changed while it was imported")) }
+    let stored = super::logs::store_log(to, &log.name, open_log(from, log)?)?;
+    if stored == *log {
+        Ok(())
+    } else {
+        Err(changed(&log_path(from, &log.sha256), "the log changed while it was imported"))
+    }
 }
 
 fn import_chain(from: &Path, writer: WriterId, to: &Path) -> Result<ImportedChain> {

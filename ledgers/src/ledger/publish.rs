@@ -4,11 +4,10 @@
 //! written, so the original can be rebuilt to the byte and its hash checked: publishing cannot alter a result.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::path::Path;
 
 use super::append::Ledger;
-use super::logs::log_path;
+use super::logs::open_log;
 use super::read::read;
 use super::verify::verify;
 use crate::schema::{Origin, Record, Verdict};
@@ -98,9 +97,7 @@ pub fn publish(from: &Path, selection: &Selection, to: &Path) -> Result<Vec<Reco
 
 fn publish_one(from: &Path, ledger: &Ledger, record: Record) -> Result<Record> {
     for log in &record.logs {
-        let path = log_path(from, &log.sha256);
-        let content = File::open(&path).map_err(Error::io("open", &path))?;
-        ledger.store_log(&log.name, content)?;
+        ledger.store_log(&log.name, open_log(from, log)?)?;
     }
     let origin = record.origin.unwrap_or(Origin {
         format_version: record.format_version,

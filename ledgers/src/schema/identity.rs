@@ -70,11 +70,15 @@ pub struct CheckpointIdentity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceIdentity {
-    /// Commit, in hex.
+    /// Commit, in hex; `unknown` where the sources lie in no git repository, as in an unpacked archive.
     pub commit: String,
     /// Hash of the difference from the commit; absent for a clean tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty: Option<Sha256>,
+    /// Hash over every file that decides what is built and run, as it is: the same for equal sources, whatever the commit
+    /// and with or without git. Absent in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Sha256>,
 }
 
 /// A number format that weights or the KV cache are kept in.

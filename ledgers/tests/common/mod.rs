@@ -16,7 +16,11 @@ pub fn identity() -> Identity {
         },
         tokenizer: Some(Sha256::of(b"tokenizer")),
         template: None,
-        source: SourceIdentity { commit: "0123456789abcdef0123456789abcdef01234567".to_owned(), dirty: None },
+        source: SourceIdentity {
+            commit: "0123456789abcdef0123456789abcdef01234567".to_owned(),
+            dirty: None,
+            inputs: None,
+        },
         binary: Sha256::of(b"binary"),
         precision: PrecisionIdentity {
             experts: NumberFormat::Int4,

@@ -44,6 +44,7 @@ struct Prepared {
     logprobs: Option<usize>,
     prompt_logprobs: bool,
     reuse: bool,
+    user: String,
     /// Fingerprint of the template that rendered the prompt; empty for none.
     template: String,
     stream: bool,
@@ -201,6 +202,7 @@ fn prepared(model: Arc<ServedModel>, writer: Writer, generation: &Generation) ->
         logprobs: None,
         prompt_logprobs: false,
         reuse: generation.cache_prompt,
+        user: generation.user.clone(),
         template: String::new(),
         stream: generation.stream,
         include_usage: generation.include_usage,
@@ -228,7 +230,7 @@ impl Prepared {
 async fn answer(app: &App, client: Client, prepared: Prepared) -> Result<Response, ApiError> {
     let (sender, events) = unbounded_channel();
     let queued = Instant::now();
-    let scope = Scope { template: prepared.template, tenant: client.tenant.0 };
+    let scope = Scope { template: prepared.template, tenant: format!("{} {}", client.tenant.0, prepared.user) };
     let deliveries: Vec<Arc<Delivery>> = prepared.prompts.iter().map(|_| Arc::default()).collect();
     let jobs = prepared.prompts.into_iter().zip(&prepared.cancels).enumerate().map(|(index, (tokens, cancel))| Job {
         index,

@@ -15,8 +15,8 @@ pub(crate) const MAX_TOP_LOGPROBS: i64 = 20;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 /// Fields that say who asks or how to account for it.
-const WITHOUT_EFFECT: [&str; 7] =
-    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
+const WITHOUT_EFFECT: [&str; 6] =
+    ["metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
 
 /// Generation of one answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +33,8 @@ pub(crate) struct Generation {
     pub(crate) ignore_eos: bool,
     /// Whether it may begin from the state of earlier requests. It changes no bit of the answer.
     pub(crate) cache_prompt: bool,
+    /// Whose request it is, as the client says: what one user's requests leave behind is not used for another's.
+    pub(crate) user: String,
 }
 
 #[derive(Deserialize)]
@@ -84,6 +86,7 @@ impl Generation {
             include_usage: options.include_usage.unwrap_or(false),
             ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
             cache_prompt: fields.take("cache_prompt")?.unwrap_or(true),
+            user: fields.take("user")?.unwrap_or_default(),
         })
     }
 }

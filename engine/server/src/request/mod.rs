@@ -8,6 +8,8 @@ mod chat;
 mod completion;
 mod fields;
 mod generation;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub(crate) use chat::ChatRequest;

@@ -57,8 +57,8 @@ impl<N: Into<String>, T: Into<String>> FromIterator<(N, T)> for SpecialTokens {
 /// A checkpoint's template, not compiled yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TemplateSource {
-    /// The template, where there is one.
-    pub template: Option<String>,
+    /// The file that the template is in, and the template, where there is one.
+    pub template: Option<(PathBuf, String)>,
     /// Tokens that it may name.
     pub special_tokens: SpecialTokens,
 }
@@ -112,10 +112,13 @@ impl TemplateSource {
         }
         let own = dir.join(TEMPLATE_FILE);
         let template = match config.chat_template.take() {
-            _ if own.exists() => Some(file::read_text(&own, MAX_TEMPLATE_BYTES)?),
-            Some(Templates::One(template)) => Some(template),
+            _ if own.exists() => {
+                let text = file::read_text(&own, MAX_TEMPLATE_BYTES)?;
+                Some((own, text))
+            }
+            Some(Templates::One(template)) => Some((path, template)),
             Some(Templates::Several(several)) => {
-                several.into_iter().find(|named| named.name == DEFAULT).map(|named| named.template)
+                several.into_iter().find(|named| named.name == DEFAULT).map(|named| (path, named.template))
             }
             None => None,
         };

@@ -115,3 +115,35 @@ fn what_cannot_be_rendered_says_why() {
     let none = template("x").render(&Chat::default()).unwrap_err().to_string();
     assert!(none.contains("at least one"), "{none}");
 }
+
+#[test]
+fn a_template_is_found_where_transformers_finds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = || TemplateSource::read(folder.path());
+    assert_eq!(read().unwrap(), TemplateSource::default());
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let text =
+        |source: TemplateSource| source.template.map(|(path, text)| (path.file_name().unwrap().to_owned(), text));
+    write(
+        "tokenizer_config.json",
+        r#"{"chat_template": "one", "bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}}"#,
+    );
+    let source = read().unwrap();
+    assert_eq!(
+        (source.special_tokens.get("bos_token"), source.special_tokens.get("eos_token")),
+        (Some("<s>"), Some("</s>"))
+    );
+    assert_eq!(text(source), Some(("tokenizer_config.json".into(), "one".to_owned())));
+    write(
+        "tokenizer_config.json",
+        r#"{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}"#,
+    );
+    assert_eq!(text(read().unwrap()).unwrap().1, "d");
+    write("chat_template.jinja", "own");
+    assert_eq!(text(read().unwrap()), Some(("chat_template.jinja".into(), "own".to_owned())));
+    for wrong in ["{", r#"{"chat_template": 5}"#, r#"{"eos_token": "a", "eos_token": "b"}"#] {
+        write("tokenizer_config.json", wrong);
+        let error = read().unwrap_err().to_string();
+        assert!(error.contains("tokenizer_config.json: "), "{error}");
+    }
+}

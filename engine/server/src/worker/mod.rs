@@ -132,9 +132,11 @@ pub fn run<D: Device>(engine: &mut Engine<D>, sessions: &mut Sessions, queue: &Q
             job.send(Event::End(End::Cancelled));
             continue;
         }
+        metrics.running(1);
         if let Err(error) = serve(engine, sessions, &job, metrics) {
             job.send(Event::Failed(Arc::new(error)));
         }
+        metrics.running(0);
     }
 }
 
@@ -159,9 +161,19 @@ fn serve<D: Device>(
     let most = if job.reuse && !job.prompt_logprobs { job.tokens.len() } else { 0 };
     let turn = sessions.begin(engine, &job.scope, &job.tokens, most)?;
     let mut steps = Vec::new();
-    let chosen = match job.prompt_logprobs {
-        false => engine.prefill(turn.rest())?,
-        true => prompt_steps(engine, job, &mut steps)?,
+    let (cancel, events) = (job.cancel.clone(), job.events.clone());
+    engine.set_interrupt(Some(Box::new(move || cancel.is(CANCELLED) || events.is_closed())));
+    let prefilled = match job.prompt_logprobs {
+        false => engine.prefill(turn.rest()),
+        true => prompt_steps(engine, job, &mut steps),
+    };
+    engine.set_interrupt(None);
+    let chosen = match prefilled {
+        Err(EngineError::Interrupted) => {
+            job.send(Event::End(End::Cancelled));
+            return Ok(());
+        }
+        prefilled => prefilled?,
     };
     metrics.prefilled(&turn, started.duration_since(job.queued), started.elapsed());
     job.send(Event::Prompt { cached: turn.reused, logprobs: steps });

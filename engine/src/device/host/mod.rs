@@ -16,6 +16,7 @@ mod schedule;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use link::LinkModel;
 pub use schedule::Schedule;
@@ -35,6 +36,8 @@ pub struct HostOptions {
     pub schedule: Schedule,
     /// Fill new allocations with poison too, so that a kernel that reads what nobody wrote shows.
     pub poison_fresh: bool,
+    /// Makes every kernel this share of its time slower, so that a harness can show that it would notice: 0.03 is 3 %.
+    pub planted_slowdown: f64,
 }
 
 enum Work {
@@ -64,6 +67,7 @@ pub struct HostDevice {
     events: Countdown,
     lost: Vec<Event>,
     guarded: Option<Arc<HostBank>>,
+    planted_slowdown: f64,
 }
 
 impl HostDevice {
@@ -80,6 +84,7 @@ impl HostDevice {
             events: Countdown::default(),
             lost: Vec::new(),
             guarded: None,
+            planted_slowdown: options.planted_slowdown,
         })
     }
 
@@ -157,15 +162,28 @@ impl HostDevice {
                 self.link.modelled_s += self.link_model.copy_s(bytes);
                 Ok(())
             }
-            Work::Kernel(kernel) => match self.guarded.clone() {
-                None => execute::execute(&mut self.arena, &kernel),
-                Some(bank) => {
-                    let guard = BankGuard::new(&bank)?;
-                    let result = execute::execute(&mut self.arena, &kernel);
-                    drop(guard);
-                    result
+            Work::Kernel(kernel) if self.planted_slowdown > 0.0 => {
+                let start = Instant::now();
+                let result = self.execute(&kernel);
+                let until = start.elapsed().mul_f64(1.0 + self.planted_slowdown);
+                while start.elapsed() < until {
+                    std::hint::spin_loop();
                 }
-            },
+                result
+            }
+            Work::Kernel(kernel) => self.execute(&kernel),
+        }
+    }
+
+    fn execute(&mut self, kernel: &Kernel) -> Result<(), DeviceError> {
+        match self.guarded.clone() {
+            None => execute::execute(&mut self.arena, kernel),
+            Some(bank) => {
+                let guard = BankGuard::new(&bank)?;
+                let result = execute::execute(&mut self.arena, kernel);
+                drop(guard);
+                result
+            }
         }
     }
 }

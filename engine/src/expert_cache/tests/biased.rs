@@ -24,7 +24,7 @@ fn built(name: &str, encoding: Encoding) -> Built {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/models/families").join(name);
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path()).unwrap();
-    let hashes = checkpoint.file_hashes(&|_| ()).unwrap();
+    let hashes = checkpoint.file_hashes(None, &|_| ()).unwrap();
     let identity = CacheIdentity::new(&checkpoint, &spec, encoding, &hashes).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = default_path(folder.path(), name, &identity);

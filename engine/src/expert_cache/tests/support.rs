@@ -63,7 +63,7 @@ impl Model {
     }
 
     pub(super) fn identity(&self, encoding: Encoding) -> CacheIdentity {
-        let hashes = self.checkpoint.file_hashes(&|_| ()).unwrap();
+        let hashes = self.checkpoint.file_hashes(None, &|_| ()).unwrap();
         CacheIdentity::new(&self.checkpoint, &self.spec, encoding, &hashes).unwrap()
     }
 

@@ -23,7 +23,7 @@ fn built(encoding: Encoding) -> Built {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/models/tiny-moe");
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path()).unwrap();
-    let hashes = checkpoint.file_hashes(&|_| ()).unwrap();
+    let hashes = checkpoint.file_hashes(None, &|_| ()).unwrap();
     let identity = CacheIdentity::new(&checkpoint, &spec, encoding, &hashes).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = default_path(folder.path(), "tiny-moe", &identity);

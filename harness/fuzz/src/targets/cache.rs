@@ -23,7 +23,7 @@ const PAGE: usize = 4096;
 fn identity(folder: &Path, encoding: Encoding) -> anyhow::Result<CacheIdentity> {
     let checkpoint = Checkpoint::open(folder)?;
     let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path())?;
-    Ok(CacheIdentity::new(&checkpoint, &spec, encoding, &checkpoint.file_hashes(&|_| ())?)?)
+    Ok(CacheIdentity::new(&checkpoint, &spec, encoding, &checkpoint.file_hashes(None, &|_| ())?)?)
 }
 
 fn seeds() -> anyhow::Result<Vec<Vec<u8>>> {

@@ -1,85 +1,92 @@
 //! `assay ledger export`.
 
 use super::LedgerArgs;
+use super::figures::figures;
 use crate::exit::Exit;
+use crate::ledger_place::LedgerPlace;
 use crate::output::{Answer, Format, Table};
-use assay_ledgers::{Body, Record};
+use assay_ledgers::Record;
 use clap::Args;
-use serde::Serialize;
+use std::io::{BufWriter, Write};
 
 const EXAMPLES: &str = "\
 Examples:
-  assay ledger export --output csv > figures.csv
-  assay ledger export --ledger tracked --output json";
+  assay ledger export --output json > records.jsonl
+  assay ledger export --output csv --kind speed > figures.csv
+  assay ledger export --ledger tracked --output md";
 
-/// The figures of speed and perplexity records, a row each, for a spreadsheet
-/// or a plot. Other kinds are shown by `ledger show`.
+/// Every record, or every figure of every record.
+///
+/// With --output json: every record whole, one a line, as it stands in the
+/// ledger. In every other form: the figures of each record, a row each, for a
+/// spreadsheet or a plot. Records are streamed; a ledger may be of any length.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Export {
     #[command(flatten)]
     ledger: LedgerArgs,
+    /// Only records of this kind: speed, perplexity, check, memory, …
+    #[arg(long)]
+    kind: Option<String>,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
-struct Figure {
-    record: String,
-    time_utc: String,
-    checkpoint: String,
-    measure: String,
-    tokens: u64,
-    unit: String,
-    value: f64,
-    ci95: Option<[f64; 2]>,
-}
+const HEADINGS: [&str; 11] =
+    ["record", "time_utc", "kind", "class", "about", "measure", "#tokens", "unit", "#value", "#low", "#high"];
 
 impl Export {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
-        let figures: Vec<Figure> = self.ledger.records()?.iter().flat_map(figures).collect();
-        let headings = ["record", "time_utc", "checkpoint", "measure", "#tokens", "unit", "#value", "#low", "#high"];
-        let mut table = Table::new("figures", &headings);
-        for figure in &figures {
-            let end = |index: usize| figure.ci95.map(|ends| ends[index].to_string()).unwrap_or_default();
-            table.row([
-                &figure.record,
-                &figure.time_utc,
-                &figure.checkpoint,
-                &figure.measure,
-                &figure.tokens.to_string(),
-                &figure.unit,
-                &figure.value.to_string(),
-                &end(0),
-                &end(1),
-            ]);
+        let folder = self.ledger.folder()?;
+        let there = folder.exists() || self.ledger.ledger != LedgerPlace::Local;
+        let records = there.then(|| assay_ledgers::read(&folder)).transpose()?.into_iter().flatten();
+        let wanted = |record: &Record| self.kind.as_ref().is_none_or(|kind| kind == record.body.kind());
+        let records = records.filter(|record| record.as_ref().map_or(true, wanted));
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        match format {
+            Format::Json => {
+                for record in records {
+                    out.write_all(&assay_ledgers::hash::canonical(&record?)?)?;
+                    out.write_all(b"\n")?;
+                }
+            }
+            Format::Csv => {
+                let mut csv = csv::Writer::from_writer(&mut out);
+                csv.write_record(HEADINGS.map(|heading| heading.trim_start_matches('#')))?;
+                for record in records {
+                    for row in rows(&record?) {
+                        csv.write_record(row)?;
+                    }
+                }
+                csv.flush()?;
+            }
+            Format::Text | Format::Md => {
+                let mut table = Table::new("figures", &HEADINGS);
+                for record in records {
+                    rows(&record?).into_iter().for_each(|row| table.row(row));
+                }
+                out.write_all(Answer::new(&())?.table(table).render(format)?.as_bytes())?;
+            }
         }
-        Answer::new(&serde_json::json!({ "figures": figures }))?.table(table).print(format)?;
+        out.flush()?;
         Ok(Exit::DONE)
     }
 }
 
-fn figures(record: &Record) -> Vec<Figure> {
-    let figure = |measure: &str, tokens: u64, unit: &str, value: f64, ci95: Option<[f64; 2]>| Figure {
-        record: record.hash.to_string(),
-        time_utc: record.time_utc.as_str().to_owned(),
-        checkpoint: super::about(record),
-        measure: measure.to_owned(),
-        tokens,
-        unit: unit.to_owned(),
-        value,
-        ci95,
+fn rows(record: &Record) -> Vec<[String; 11]> {
+    let end = |ends: Option<[f64; 2]>, index: usize| ends.map(|ends| ends[index].to_string()).unwrap_or_default();
+    let row = |figure: super::figures::Figure| {
+        [
+            record.hash.to_string(),
+            record.time_utc.as_str().to_owned(),
+            record.body.kind().to_owned(),
+            record.evidence_class.as_str().to_owned(),
+            super::about(record),
+            figure.measure,
+            figure.tokens.map(|tokens| tokens.to_string()).unwrap_or_default(),
+            figure.unit,
+            figure.value.to_string(),
+            end(figure.ci95, 0),
+            end(figure.ci95, 1),
+        ]
     };
-    match &record.body {
-        Body::Speed(speed) => speed
-            .rows
-            .iter()
-            .map(|row| figure(row.measure.as_str(), row.tokens, &row.unit, row.median, row.ci95))
-            .collect(),
-        Body::Perplexity(body) => {
-            let documents = body.documents.iter().map(|row| {
-                figure(&format!("perplexity of {}", row.document), row.tokens, "perplexity", row.perplexity, None)
-            });
-            documents.chain([figure("perplexity", body.tokens, "perplexity", body.perplexity, None)]).collect()
-        }
-        _ => Vec::new(),
-    }
+    figures(&record.body).into_iter().map(row).collect()
 }

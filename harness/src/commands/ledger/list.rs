@@ -3,6 +3,7 @@
 use super::{LedgerArgs, verdict_counts};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
+use assay_ledgers::{Sha256, invalidations};
 use clap::Args;
 use serde::Serialize;
 
@@ -20,6 +21,9 @@ pub(super) struct List {
     /// Only records of this kind: speed, perplexity, check, memory, …
     #[arg(long)]
     kind: Option<String>,
+    /// Only records of this evidence class: current_benchmark, functional, …
+    #[arg(long)]
+    class: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -28,13 +32,18 @@ struct Line {
     time_utc: String,
     kind: &'static str,
     checkpoint: String,
+    class: &'static str,
     verdicts: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invalidated_by: Option<String>,
 }
 
 impl List {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let mut records = self.ledger.records()?;
+        let invalid = invalidations(&records);
         records.retain(|record| self.kind.as_ref().is_none_or(|kind| kind == record.body.kind()));
+        records.retain(|record| self.class.as_ref().is_none_or(|class| class == record.evidence_class.as_str()));
         records.sort_by(|a, b| a.time_utc.cmp(&b.time_utc));
         let lines: Vec<Line> = records
             .iter()
@@ -43,13 +52,19 @@ impl List {
                 time_utc: record.time_utc.as_str().to_owned(),
                 kind: record.body.kind(),
                 checkpoint: super::about(record),
+                class: record.evidence_class.as_str(),
                 verdicts: verdict_counts(record),
+                invalidated_by: invalid.get(&record.original_hash()).map(Sha256::short),
             })
             .collect();
         let mut table = Table::new("records", &["hash", "time (UTC)", "kind", "checkpoint", "verdicts"]);
         for (line, record) in lines.iter().zip(&records) {
             let time: String = line.time_utc.chars().take("2026-01-01T00:00:00".len()).collect();
-            table.row([&record.hash.short(), &time, line.kind, &line.checkpoint, &line.verdicts]);
+            let verdicts = match &line.invalidated_by {
+                None => line.verdicts.clone(),
+                Some(by) => format!("invalidated by {by}"),
+            };
+            table.row([&record.hash.short(), &time, line.kind, &line.checkpoint, &verdicts]);
         }
         Answer::new(&serde_json::json!({ "records": lines }))?.table(table).print(format)?;
         Ok(Exit::DONE)

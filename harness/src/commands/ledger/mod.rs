@@ -1,7 +1,10 @@
 //! `assay ledger`: the evidence of earlier runs.
 
+mod add;
 mod export;
+mod figures;
 mod import;
+mod invalidate;
 mod list;
 mod publish;
 mod record;
@@ -44,8 +47,12 @@ enum Action {
     Record(record::RecordCommand),
     /// Take in the records of another machine's ledger
     Import(import::Import),
-    /// Every figure of every record, a row each
+    /// Every record, or every figure of every record
     Export(export::Export),
+    /// Keep a decision, or a result of somebody else's
+    Add(add::Add),
+    /// Say why a record no longer counts
+    Invalidate(invalidate::Invalidate),
 }
 
 /// Which ledger a command reads.
@@ -81,6 +88,8 @@ impl Ledger {
             Action::Record(command) => command.run(format),
             Action::Import(command) => command.run(format),
             Action::Export(command) => command.run(format),
+            Action::Add(command) => command.run(format),
+            Action::Invalidate(command) => command.run(format),
         }
     }
 }

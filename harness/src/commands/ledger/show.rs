@@ -3,13 +3,15 @@
 use super::LedgerArgs;
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
-use assay_ledgers::Record;
+use anyhow::Context;
+use assay_ledgers::{Ledger, Record};
 use clap::Args;
 
 const EXAMPLES: &str = "\
 Examples:
   assay ledger show 3f9a1c
-  assay ledger show 3f9a1c --output json";
+  assay ledger show 3f9a1c --output json
+  assay ledger show 3f9a1c --log run.jsonl";
 
 /// One record in full.
 #[derive(Debug, Args)]
@@ -17,13 +19,23 @@ Examples:
 pub(super) struct Show {
     /// First digits of its hash, six or more
     hash: String,
+    /// Print this raw log of it instead, as it was written
+    #[arg(long, value_name = "NAME")]
+    log: Option<String>,
     #[command(flatten)]
     ledger: LedgerArgs,
 }
 
 impl Show {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
-        let record = assay_ledgers::Ledger::find(&self.ledger.folder()?, &self.hash)?;
+        let folder = self.ledger.folder()?;
+        let record = Ledger::find(&folder, &self.hash)?;
+        if let Some(name) = &self.log {
+            let log = record.logs.iter().find(|log| log.name == *name);
+            let log = log.with_context(|| format!("record {} has no log {name:?}", record.hash.short()))?;
+            std::io::copy(&mut Ledger::read_log(&folder, log)?, &mut std::io::stdout().lock())?;
+            return Ok(Exit::DONE);
+        }
         answer(&record)?.print(format)?;
         Ok(Exit::DONE)
     }
@@ -33,6 +45,10 @@ fn answer(record: &Record) -> anyhow::Result<Answer> {
     let mut verdicts = Table::new("verdicts", &["row", "verdict", "reason"]);
     for verdict in &record.verdicts {
         verdicts.row([verdict.row.as_str(), verdict.verdict.as_str(), &verdict.reason]);
+    }
+    let mut logs = Table::new("raw logs", &["name", "#bytes", "SHA-256"]);
+    for log in &record.logs {
+        logs.row([log.name.clone(), log.bytes.to_string(), log.sha256.short()]);
     }
     let identity =
         record.identity.as_ref().map_or(Ok("none".to_owned()), |it| it.hash().map(|hash| hash.to_string()))?;
@@ -44,6 +60,7 @@ fn answer(record: &Record) -> anyhow::Result<Answer> {
         .line(format!("identity  {identity}"))
         .line(format!("command   {}", record.command.join(" ")))
         .table(verdicts)
+        .table(logs)
         .table(Table::of_fields("result", &record.body)?)
         .table(Table::of_fields("identity", &record.identity)?)
         .table(Table::of_fields("observations", &record.observations)?))

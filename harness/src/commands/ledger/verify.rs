@@ -12,7 +12,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   assay ledger verify
-  assay ledger verify tracked --output json";
+  assay ledger verify --ledger tracked --output json";
 
 /// Check every record, link, head and raw log.
 ///
@@ -20,12 +20,16 @@ Examples:
 /// back; INVALID otherwise. An append that was cut short is reported and harms
 /// nothing. Without an argument, both local and tracked are checked, as far as
 /// they exist; the tracked one must still hold what reports/heads.json names.
+/// Exit code 4 where anything was changed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Verify {
     /// local, tracked or a folder
     #[arg(value_name = "LEDGER")]
     ledgers: Vec<LedgerPlace>,
+    /// The same, as other commands take it
+    #[arg(long = "ledger", value_name = "LEDGER")]
+    more: Vec<LedgerPlace>,
 }
 
 #[derive(Serialize)]
@@ -40,6 +44,7 @@ impl Verify {
         let repository = Repository::find()?;
         let anchors = read_anchors(&repository)?;
         let mut places = self.ledgers;
+        places.extend(self.more);
         if places.is_empty() {
             places = vec![LedgerPlace::Local, LedgerPlace::Tracked];
             places.retain(|place| place.folder(&repository).exists());
@@ -63,7 +68,17 @@ impl Verify {
 }
 
 fn answer(verified: &[Verified]) -> anyhow::Result<Answer> {
-    let mut answer = Answer::new(&serde_json::json!({ "ledgers": verified }))?;
+    // A problem names its file, so one list serves all ledgers; any of them that is INVALID makes this answer so.
+    let invalid = verified.iter().any(|ledger| ledger.report.verdict == Verdict::Invalid);
+    let verdict = match (verified.is_empty(), invalid) {
+        (true, _) => Verdict::Incomplete,
+        (_, true) => Verdict::Invalid,
+        (_, false) => Verdict::Pass,
+    };
+    let records: u64 = verified.iter().map(|ledger| ledger.report.records).sum();
+    let problems: Vec<_> = verified.iter().flat_map(|ledger| &ledger.report.problems).collect();
+    let json = serde_json::json!({ "records": records, "verdict": verdict, "problems": problems, "ledgers": verified });
+    let mut answer = Answer::new(&json)?;
     if verified.is_empty() {
         return Ok(answer.line(format!("{}: there is no ledger yet", Verdict::Incomplete)));
     }
