@@ -40,11 +40,15 @@ fn build() -> Result<(), String> {
         let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text = inlined(source, &mut HashSet::new())?;
         let text_path = out.join(format!("{name}.cu"));
-        // A source whose text is that of the last build has its machine code already.
+        // A source whose text is that of the last build has its machine code already. Where the text has changed the old code
+        // goes first: a build without nvcc would leave it beside the new text, for a later one to take for its own.
         let unchanged = fs::read_to_string(&text_path).is_ok_and(|known| known == text);
+        let fatbin = out.join(format!("{name}.fatbin"));
+        if !unchanged && fatbin.exists() {
+            fs::remove_file(&fatbin).map_err(|error| format!("cannot remove {}: {error}", fatbin.display()))?;
+        }
         let fatbin = match &nvcc {
             Some(nvcc) => {
-                let fatbin = out.join(format!("{name}.fatbin"));
                 if !(unchanged && fatbin.exists()) {
                     compile(nvcc, source, &fatbin)?;
                 }

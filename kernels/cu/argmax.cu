@@ -1,48 +1,65 @@
 // The greedy choice: twin in kernels/src/twin/argmax.rs.
-#include "contract.cuh"
+#include "decode.cuh"
 
 using namespace assay;
 
-constexpr u32 THREADS = 1024;
+constexpr u32 THREADS = 256;
+constexpr u32 MAX_BLOCKS = 128;
 
-// A logit and where it is; `better` prefers the larger, then the lower index.
+// A logit and where it is, and the first NaN; `better` prefers the larger, then the lower index.
 struct Best {
     float value;
     u32 index;
+    u32 nan;
 };
 
 __device__ __forceinline__ Best better(Best a, Best b) {
     const bool second = b.value > a.value || (b.value == a.value && b.index < a.index);
-    return second ? b : a;
+    return {second ? b.value : a.value, second ? b.index : a.index, min(a.nan, b.nan)};
 }
 
-// out[0] = index of the largest of logits[n], ties to the lowest; the first NaN is reported. One block of 1,024 threads.
-extern "C" __global__ void argmax(const float* logits, u32 n, u32* out, Status* status) {
+__device__ float values[MAX_BLOCKS];
+__device__ u32 indices[MAX_BLOCKS], nans[MAX_BLOCKS];
+__device__ u32 ticket;
+
+// Every thread of the first warp gets the best of the block.
+__device__ __forceinline__ Best best_of_block(Best best) {
     __shared__ Best bests[THREADS / 32];
-    __shared__ u32 nans[THREADS / 32];
-    Best best = {-infinity(), ~0u};
-    u32 nan = ~0u;
-    for (u32 i = threadIdx.x; i < n; i += THREADS) {
-        const float value = logits[i];
-        best = better(best, {value, i});
-        if (is_nan(value)) nan = min(nan, i);
-    }
-    for (u32 step = 16; step > 0; step /= 2) {
-        const Best other = {__shfl_xor_sync(~0u, best.value, step), __shfl_xor_sync(~0u, best.index, step)};
-        best = better(best, other);
-        nan = min(nan, __shfl_xor_sync(~0u, nan, step));
-    }
-    if (threadIdx.x % 32 == 0) {
-        bests[threadIdx.x / 32] = best;
-        nans[threadIdx.x / 32] = nan;
-    }
+    const auto of_warp = [](Best mine) {
+        for (u32 step = 16; step > 0; step /= 2)
+            mine = better(mine, {__shfl_xor_sync(~0u, mine.value, step), __shfl_xor_sync(~0u, mine.index, step), __shfl_xor_sync(~0u, mine.nan, step)});
+        return mine;
+    };
+    best = of_warp(best);
+    if (threadIdx.x % 32 == 0) bests[threadIdx.x / 32] = best;
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    for (u32 i = 1; i < THREADS / 32; ++i) {
-        best = better(best, bests[i]);
-        nan = min(nan, nans[i]);
+    best = of_warp(bests[threadIdx.x % (THREADS / 32)]);
+    __syncthreads();
+    return best;
+}
+
+// out[0] = index of the largest of logits[n], ties to the lowest; the first NaN is reported. At most 128 blocks; the last one chooses.
+extern "C" __global__ void __launch_bounds__(THREADS) argmax(const float* logits, u32 n, u32* out, Status* status) {
+    const Best none = {-infinity(), ~0u, ~0u};
+    Best best = none;
+    wait_for_previous();
+    let_next_start();
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS) {
+        const float value = load_fresh(logits + i);
+        best = better(best, {value, u32(i), is_nan(value) ? u32(i) : ~0u});
     }
+    best = best_of_block(best);
+    if (threadIdx.x == 0) {
+        values[blockIdx.x] = best.value;
+        indices[blockIdx.x] = best.index;
+        nans[blockIdx.x] = best.nan;
+    }
+    if (!last_block(&ticket, gridDim.x)) return;
+    best = none;
+    for (u32 i = threadIdx.x; i < gridDim.x; i += THREADS) best = better(best, {__ldcg(values + i), __ldcg(indices + i), __ldcg(nans + i)});
+    best = best_of_block(best);
+    if (threadIdx.x != 0) return;
     // All -inf but for NaNs: any index will do, the NaN is reported.
     out[0] = best.index == ~0u ? 0 : best.index;
-    if (nan != ~0u) report(status, STATUS_NAN, nan);
+    if (best.nan != ~0u) report(status, STATUS_NAN, best.nan);
 }

@@ -1,5 +1,5 @@
 // What the card allows: kernels that only move bytes, or do nothing. They have no twin: their results are times.
-#include "contract.cuh"
+#include "decode.cuh"
 
 using namespace assay;
 
@@ -32,3 +32,26 @@ extern "C" __global__ void copy_words(const uint4* from, uint4* to, u64 n) {
 }
 
 extern "C" __global__ void nothing() {}
+
+// Waits for the kernel before it and lets the next one start: what the order of kernels costs by itself.
+extern "C" __global__ void hand_over() {
+    wait_for_previous();
+    let_next_start();
+}
+
+// `count` times every block waits for all others, which must be on the card together. `counter` only grows.
+extern "C" __global__ void barriers(u32* counter, u32 count) {
+    for (u32 i = 0; i < count; ++i) {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            const u32 before = atomicAdd(counter, 1u);
+            const u32 target = (before / gridDim.x + 1) * gridDim.x;
+            u32 now;
+            do {
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+            } while (int(now - target) < 0);
+        }
+        __syncthreads();
+    }
+}

@@ -5,12 +5,12 @@
 //! median of 15 replays. Per cent are of the read bandwidth, which is measured first, over 4 GiB.
 #![allow(clippy::unwrap_used)]
 
-use std::cell::RefCell;
+mod support;
 
-use assay_kernels::cuda::{Cuda, CudaError, DeviceMatrix, DeviceSlice, Stream, attention_workspace_bytes};
+use assay_kernels::cuda::{Cuda, DeviceMatrix, DeviceSlice, attention_workspace_bytes};
 use assay_kernels::layout::{ExpertLayout, MatrixFormat, matrix_bytes};
 use assay_kernels::{Activation, KvFormat, KvLayout, Routing};
-use cudarc::driver::{result, sys};
+use support::Bench;
 
 const HIDDEN: usize = 2048;
 const INTER: usize = 768;
@@ -20,118 +20,9 @@ const HEADS: usize = 32;
 const KV_HEADS: usize = 4;
 const HEAD_DIM: usize = 128;
 const VOCABULARY: usize = 151_936;
-const SAMPLES: usize = 15;
 
 /// Bytes that buffers of one kind exceed together: several times a level-2 cache.
 const ROTATED_BYTES: usize = 400 << 20;
-
-struct Bench {
-    cuda: Cuda,
-    stream: Stream,
-    raw: sys::CUstream,
-    /// GB/s.
-    bandwidth: f64,
-    allocated: RefCell<Vec<u64>>,
-}
-
-impl Bench {
-    fn open() -> Self {
-        let cuda = Cuda::open(0).unwrap();
-        let raw = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
-        // SAFETY: just created in the device's context, never destroyed.
-        let stream = unsafe { Stream::from_raw(raw) };
-        let mut bench = Self { cuda, stream, raw, bandwidth: f64::INFINITY, allocated: RefCell::default() };
-        let from = bench.bytes(4 << 30, 0x5a);
-        let out = bench.memory(1);
-        let us = bench.median(1, |_| bench.cuda.read_words(bench.stream, from, out));
-        bench.bandwidth = from.len() as f64 / us / 1e3;
-        bench.free();
-        bench
-    }
-
-    fn memory<T>(&self, len: usize) -> DeviceSlice<T> {
-        // SAFETY: freed by `free`, after the stream has been waited for; nothing else has the address.
-        unsafe {
-            let address = result::malloc_sync(len * size_of::<T>()).unwrap();
-            self.allocated.borrow_mut().push(address);
-            DeviceSlice::new(address, len)
-        }
-    }
-
-    fn bytes(&self, len: usize, value: u8) -> DeviceSlice<u8> {
-        let slice = self.memory(len);
-        // SAFETY: as long as it was allocated.
-        unsafe { result::memset_d8_sync(slice.address(), value, len).unwrap() };
-        slice
-    }
-
-    /// Ones and a bit more: 0x3f3f3f3f is 0.747.
-    fn floats(&self, len: usize) -> DeviceSlice<f32> {
-        let bytes = self.bytes(4 * len, 0x3f);
-        // SAFETY: the same memory, read as f32.
-        unsafe { DeviceSlice::new(bytes.address(), len) }
-    }
-
-    fn upload<T: bytemuck::Pod>(&self, values: &[T]) -> DeviceSlice<T> {
-        let slice = self.memory(values.len());
-        // SAFETY: the slice is as long as the values.
-        unsafe { result::memcpy_htod_sync(slice.address(), values).unwrap() };
-        slice
-    }
-
-    /// Waits, and frees what was allocated since the last call.
-    fn free(&self) {
-        // SAFETY: the stream exists; the memory was allocated by `memory` and no kernel runs.
-        unsafe {
-            result::stream::synchronize(self.raw).unwrap();
-            for address in self.allocated.borrow_mut().drain(..) {
-                result::free_sync(address).unwrap();
-            }
-        }
-    }
-
-    /// Median microseconds of one of `count` launches, `run(i)`, replayed as a graph.
-    fn median(&self, count: usize, run: impl Fn(usize) -> Result<(), CudaError>) -> f64 {
-        // Functions are looked up before the capture.
-        run(0).unwrap();
-        // SAFETY: all handles are made here and used until the end of this function, when the stream has been waited for.
-        unsafe {
-            result::stream::synchronize(self.raw).unwrap();
-            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
-            result::stream::begin_capture(self.raw, mode).unwrap();
-            for i in 0..count {
-                run(i).unwrap();
-            }
-            let graph = result::stream::end_capture(self.raw).unwrap();
-            let mut replay = std::ptr::null_mut();
-            sys::cuGraphInstantiateWithFlags(&raw mut replay, graph, 0).result().unwrap();
-            let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).unwrap();
-            let (start, end) = (event(), event());
-            let mut samples = Vec::with_capacity(SAMPLES);
-            for sample in 0..SAMPLES + 2 {
-                result::event::record(start, self.raw).unwrap();
-                result::graph::launch(replay, self.raw).unwrap();
-                result::event::record(end, self.raw).unwrap();
-                result::event::synchronize(end).unwrap();
-                if sample >= 2 {
-                    samples.push(f64::from(result::event::elapsed(start, end).unwrap()) * 1e3 / count as f64);
-                }
-            }
-            result::event::destroy(start).unwrap();
-            result::event::destroy(end).unwrap();
-            result::graph::exec_destroy(replay).unwrap();
-            result::graph::destroy(graph).unwrap();
-            samples.sort_by(f64::total_cmp);
-            samples[SAMPLES / 2]
-        }
-    }
-
-    fn show(&self, what: &str, bytes: usize, count: usize, run: impl Fn(usize) -> Result<(), CudaError>) {
-        let us = self.median(count, run);
-        let rate = bytes as f64 / us / 1e3;
-        println!("{what:44} {us:9.2} us {rate:7.0} GB/s {:5.1} %", 100.0 * rate / self.bandwidth);
-    }
-}
 
 /// How many buffers of `bytes` exceed the level-2 cache several times.
 fn copies(bytes: usize) -> usize {

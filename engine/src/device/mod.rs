@@ -230,6 +230,11 @@ pub trait Device {
     fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError>;
     /// Queues a kernel on the compute stream.
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError>;
+    /// Queues kernels in their order, which a device may do with fewer launches. What one of them writes and a later one of them
+    /// reads, nothing else reads: afterwards it may hold anything, the output of [`Kernel::RmsNorm`] apart.
+    fn launch_all(&mut self, kernels: &[Kernel], how: Launch) -> Result<(), DeviceError> {
+        kernels.iter().try_for_each(|kernel| self.launch(*kernel, how))
+    }
     /// Records an event after all work now queued on `stream`.
     fn record(&mut self, stream: Stream) -> Result<Event, DeviceError>;
     /// Makes later work on `stream` wait for `event`.
@@ -300,6 +305,9 @@ impl Device for Box<dyn Device> {
     }
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
         (**self).launch(kernel, how)
+    }
+    fn launch_all(&mut self, kernels: &[Kernel], how: Launch) -> Result<(), DeviceError> {
+        (**self).launch_all(kernels, how)
     }
     fn record(&mut self, stream: Stream) -> Result<Event, DeviceError> {
         (**self).record(stream)

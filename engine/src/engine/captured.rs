@@ -50,11 +50,20 @@ impl Exchange {
     }
 }
 
+/// A graph, and which tokens it serves.
+#[derive(Debug, Clone, Copy)]
+struct Serves {
+    graph: GraphId,
+    /// At positions below this.
+    below: usize,
+    /// With experts that are not on the device. Where every one is, none is looked for, and its residents' table is its table.
+    fetches: bool,
+}
+
 /// What is known of the device's side.
 pub(super) struct Captured {
     exchange: Exchange,
-    /// Graphs, and the position below which each serves.
-    graphs: Vec<(usize, GraphId)>,
+    graphs: Vec<Serves>,
     /// Of the residency that the device's tables say.
     version: Option<u64>,
     landing: Vec<u64>,
@@ -106,9 +115,10 @@ impl<D: Device> Engine<D> {
 
     /// The graph that serves a position; captured if there is none.
     fn graph_for(&mut self, position: usize, exchange: Exchange) -> Result<GraphId, EngineError> {
+        let fetches = self.residency.resident() < self.residency.total();
         let known = self.captured.as_ref().map_or(&[][..], |captured| captured.graphs.as_slice());
-        if let Some(&(_, graph)) = known.iter().find(|&&(below, _)| position < below) {
-            return Ok(graph);
+        if let Some(known) = known.iter().find(|known| known.fetches == fetches && position < known.below) {
+            return Ok(known.graph);
         }
         let mut below = FIRST_POSITIONS;
         while below <= position {
@@ -116,19 +126,19 @@ impl<D: Device> Engine<D> {
         }
         let below = below.min(self.options.context_tokens);
         self.device.begin_capture()?;
-        let launched = self.launch_token(below - 1, exchange);
+        let launched = self.launch_token(below - 1, exchange, fetches);
         // Capture is ended whatever happened: the stream must work again.
         let graph = self.device.end_capture();
         launched?;
         let graph = graph?;
         if let Some(captured) = &mut self.captured {
-            captured.graphs.push((below, graph));
+            captured.graphs.push(Serves { graph, below, fetches });
         }
         Ok(graph)
     }
 
     /// All launches of a token at any position up to `last`.
-    fn launch_token(&mut self, last: usize, exchange: Exchange) -> Result<(), EngineError> {
+    fn launch_token(&mut self, last: usize, exchange: Exchange, fetches: bool) -> Result<(), EngineError> {
         let (workspace, x, spec) = (self.decode_workspace, self.decode_hidden, self.spec.clone());
         let (ids, position) = (exchange.inputs.part(0, 1)?, exchange.inputs.part(1, 1)?);
         let at = Tokens { first_position: last, count: 1 };
@@ -145,16 +155,21 @@ impl<D: Device> Engine<D> {
             match (&layer.ffn, &pass.weights.ffn, self.plan.bank) {
                 (FfnSpec::Moe(moe), FfnWeights::Moe(weights), Some(bank)) => {
                     pass.route(&mut self.device, moe, weights)?;
-                    let fetch = Kernel::FetchExperts {
-                        ids: pass.routes(moe)?,
-                        resident: exchange.resident.part(moe_layer * bank.num_experts, bank.num_experts)?,
-                        bank_start: bank.layer_offset(moe_layer),
-                        expert_bytes: bank.expert.bytes,
-                        landing: exchange.landing,
-                        table: workspace.table.first(bank.num_experts)?,
-                    };
-                    pass.launch(&mut self.device, Component::FetchExperts, fetch)?;
-                    pass.experts(&mut self.device, moe, weights, &bank, Addresses::OnDevice)?;
+                    let resident = exchange.resident.part(moe_layer * bank.num_experts, bank.num_experts)?;
+                    let mut table = resident;
+                    if fetches {
+                        table = workspace.table.first(bank.num_experts)?;
+                        let fetch = Kernel::FetchExperts {
+                            ids: pass.routes(moe)?,
+                            resident,
+                            bank_start: bank.layer_offset(moe_layer),
+                            expert_bytes: bank.expert.bytes,
+                            landing: exchange.landing,
+                            table,
+                        };
+                        pass.launch(&mut self.device, Component::FetchExperts, fetch)?;
+                    }
+                    pass.experts(&mut self.device, moe, weights, &bank, Addresses::OnDevice(table))?;
                     moe_layer += 1;
                 }
                 (_, FfnWeights::Dense(mlp), _) => pass.dense(&mut self.device, mlp)?,

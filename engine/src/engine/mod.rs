@@ -368,10 +368,15 @@ impl<D: Device> Engine<D> {
     fn head(&mut self, x: Span<f32>, at: Tokens, workspace: &Workspace) -> Result<Span<f32>, EngineError> {
         let out = workspace.normed.first(at.count * self.spec.hidden_size)?;
         let eps = self.spec.rms_norm_eps;
-        self.launch(Component::Norm, at, Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out })?;
         let weight: MatrixSpan = self.weights.lm_head;
         let logits = self.logits.first(at.count * weight.rows)?;
-        self.launch(Component::LmHead, at, Kernel::Linear { x: out, weight, bias: None, out: logits })?;
+        let steps = [
+            (Component::Norm, Kernel::RmsNorm { x, weight: self.weights.final_norm, eps, out }),
+            (Component::LmHead, Kernel::Linear { x: out, weight, bias: None, out: logits }),
+        ];
+        let how = Launch { arithmetic: Arithmetic::Exact, scratch: self.decode_workspace.scratch };
+        let place = |component| Place { layer: None, component, position: at.first_position, tokens: at.count };
+        trace::launch_all(self.tracer.as_deref(), &mut self.device, place, &steps, how)?;
         self.scale(Component::LogitsMultiplier, at, logits, self.spec.logits_multiplier)?;
         Ok(logits)
     }

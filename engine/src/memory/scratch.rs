@@ -1,5 +1,6 @@
 //! Memory that a device's kernels use while they run: partial results, operands in another form.
 
+use assay_kernels::cuda::decode::route_workspace_bytes;
 use assay_kernels::cuda::{attention_workspace_bytes, grouped_workspace_bytes, image_bytes};
 
 use super::Sizes;
@@ -16,10 +17,16 @@ pub(super) fn scratch_bytes(
 ) -> Result<usize, EngineError> {
     let needs = match (device, arithmetic) {
         (DeviceKind::Host, _) => Some(0),
-        (DeviceKind::Cuda, Arithmetic::Exact) => exact_attention(sizes, context_tokens, tokens),
+        (DeviceKind::Cuda, Arithmetic::Exact) => exact(sizes, context_tokens, tokens),
         (DeviceKind::Cuda, Arithmetic::Tensor) => tensor(sizes, context_tokens, tokens),
     };
     needs.ok_or(EngineError::TooLarge { what: "the kernels' scratch memory" })
+}
+
+/// Partial results of attention, or of the router.
+fn exact(sizes: &Sizes, context_tokens: usize, tokens: usize) -> Option<usize> {
+    let attention = exact_attention(sizes, context_tokens, tokens)?;
+    Some(attention.max(route_workspace_bytes(sizes.num_experts, sizes.hidden_size)?))
 }
 
 /// Partial results of the splits of every query.
@@ -39,5 +46,6 @@ fn tensor(sizes: &Sizes, context_tokens: usize, tokens: usize) -> Option<usize> 
         }
     };
     let attention = if sizes.tensor_attention { 0 } else { exact_attention(sizes, context_tokens, tokens)? };
-    Some(linear.max(experts).max(attention))
+    let router = route_workspace_bytes(sizes.num_experts, sizes.hidden_size)?;
+    Some(linear.max(experts).max(attention).max(router))
 }

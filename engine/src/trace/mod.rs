@@ -250,6 +250,21 @@ pub(crate) fn launch<D: Device>(
     }
 }
 
+/// Queues kernels that may be done with fewer launches ([`Device::launch_all`]); where there is a trace, one by one.
+pub(crate) fn launch_all<D: Device>(
+    tracer: Option<&Tracer>,
+    device: &mut D,
+    place: impl Fn(Component) -> Place,
+    steps: &[(Component, Kernel)],
+    how: Launch,
+) -> Result<(), EngineError> {
+    let Some(tracer) = tracer else {
+        let kernels: Vec<Kernel> = steps.iter().map(|&(_, kernel)| kernel).collect();
+        return Ok(device.launch_all(&kernels, how)?);
+    };
+    steps.iter().try_for_each(|&(component, kernel)| tracer.launch(device, place(component), kernel, how))
+}
+
 fn summaries<D: Device>(
     device: &mut D,
     operands: &[Operand],

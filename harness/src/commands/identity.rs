@@ -1,6 +1,6 @@
 //! `assay identity`: what exactly would run, and in what two identities differ.
 
-use crate::config::ConfigArgs;
+use crate::config::{ConfigArgs, ConfigFlags};
 use crate::corpus::Corpus;
 use crate::exit::Exit;
 use crate::ledger_place::LedgerPlace;
@@ -34,8 +34,11 @@ Examples:
 pub struct IdentityCommand {
     #[command(subcommand)]
     action: Option<Action>,
+    /// Short name of a config in suites/configs, or a path to a TOML file
+    #[arg(value_name = "CONFIG", required = true)]
+    config: Option<String>,
     #[command(flatten)]
-    config: Option<ConfigArgs>,
+    flags: ConfigFlags,
     /// Read every file, also those whose hashes are remembered
     #[arg(long)]
     rehash: bool,
@@ -69,7 +72,7 @@ impl IdentityCommand {
         if let Some(Action::Diff(diff)) = self.action {
             return diff.run(&repository, format);
         }
-        let config = self.config.context("no config was named")?;
+        let config = ConfigArgs::new(self.config.context("no config was named")?, self.flags);
         let identity = of_config(&config, self.rehash, &repository)?;
         let hash = identity.hash()?;
         Answer::new(&serde_json::json!({ "hash": hash, "identity": identity }))?

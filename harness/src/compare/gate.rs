@@ -161,6 +161,6 @@ mod tests {
         assert!(found >= 90, "10 % among 2 % of noise, beyond a margin of 2 %: {found} of 100");
         let below_1 = |ratio: Interval95| ratio.ci95.is_some_and(|[_, high]| high < 1.0);
         let found = (0..100).filter(|_| below_1(series(&mut draws, 0.01, 0.03))).count();
-        assert!(found >= 95, "3 % among 1 % of noise: {found} of 100");
+        assert!(found >= 90, "3 % among 1 % of noise: {found} of 100");
     }
 }

@@ -9,7 +9,7 @@ mod size;
 
 pub use assay_engine::residency::PolicyKind as Policy;
 pub use load::{ConfigError, LoadedConfig};
-pub use overrides::ConfigArgs;
+pub use overrides::{ConfigArgs, ConfigFlags};
 pub use size::{ByteSize, SizeError};
 
 use clap::ValueEnum;

@@ -21,9 +21,10 @@ pub struct ConfigArgs {
     flags: ConfigFlags,
 }
 
-/// The flags alone.
+/// The flags alone, for a command whose config is not its only positional argument.
 #[derive(Debug, Clone, Default, Args)]
-struct ConfigFlags {
+#[command(next_help_heading = "Config")]
+pub struct ConfigFlags {
     /// Where it runs
     #[arg(long, value_enum, value_name = "DEVICE")]
     device: Option<Device>,
@@ -81,6 +82,11 @@ impl ConfigArgs {
     /// The config `name` as it is, without any flag.
     pub fn named(name: impl Into<String>) -> Self {
         ConfigArgs { name: name.into(), ..ConfigArgs::default() }
+    }
+
+    /// The config `name` with `flags`.
+    pub fn new(name: impl Into<String>, flags: ConfigFlags) -> Self {
+        ConfigArgs { name: name.into(), flags }
     }
 
     /// Reads the config, applies the flags and checks the result.

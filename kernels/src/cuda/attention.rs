@@ -48,7 +48,7 @@ pub fn attention_workspace_bytes(tokens: usize, heads: usize, head_dim: usize, c
 }
 
 /// Bytes of m, l and o of one split of one head.
-fn split_bytes(head_dim: usize) -> Option<usize> {
+pub(super) fn split_bytes(head_dim: usize) -> Option<usize> {
     head_dim.checked_add(2)?.checked_mul(size_of::<f32>())
 }
 
@@ -143,7 +143,7 @@ fn most_splits_up_to(window: Option<usize>, end: usize) -> usize {
 }
 
 /// Refuses heads that the kernels have no room for, sinks of another number, and addresses that are not aligned.
-fn operands(
+pub(super) fn operands(
     layout: &KvLayout,
     heads: usize,
     sinks: Option<DeviceSlice<f32>>,

@@ -103,6 +103,49 @@ impl Cuda {
             }))
     }
 
+    /// As [`Cuda::launch`], for a kernel that waits for the one before it by itself (`wait_for_previous` of `cu/decode.cuh`): it
+    /// may start as soon as that one lets it. Where the code of the device knows no such wait it starts after it.
+    ///
+    /// # Safety
+    /// As [`Cuda::launch`]; and what the kernel reads ahead of its wait is older than the kernel before it.
+    pub(super) unsafe fn launch_early(
+        &self,
+        stream: Stream,
+        function: Function,
+        grid: Grid,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let Grid { blocks, threads, shared } = grid;
+        let handle = self.modules.function(function, shared)?;
+        if !self.early.get() || !self.modules.waits(handle)? {
+            // SAFETY: the caller's promise.
+            return unsafe { self.launch(stream, function, grid, arguments) };
+        }
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks.0,
+            gridDimY: blocks.1,
+            gridDimZ: blocks.2,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: stream.0,
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        // SAFETY: the caller's promise; the configuration and its attribute live until the call returns.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, handle, arguments.as_mut_ptr(), std::ptr::null_mut()) }
+            .result()
+            .map_err(call("cuLaunchKernelEx", || {
+                format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
+            }))
+    }
+
     /// Where kernels report faults.
     pub(super) fn status_address(&self) -> u64 {
         self.status.address()

@@ -6,9 +6,10 @@
 //!
 //! - [`error`]: driver errors with call and sizes. [`slice`]: operands. [`status`]: faults found by kernels.
 //! - `module`: fat binaries or NVRTC. `launch`: grids and arguments.
-//! - `elementwise` and the other launchers: one file a family.
+//! - [`decode`]: fused kernels for one token. `elementwise` and the other launchers: one file a family.
 
 mod attention;
+pub mod decode;
 mod elementwise;
 pub mod error;
 mod experts;
@@ -25,6 +26,8 @@ mod router;
 mod rows;
 pub mod slice;
 pub mod status;
+
+use std::cell::Cell;
 
 use cudarc::driver::{result, sys};
 
@@ -69,6 +72,7 @@ pub struct Cuda {
     modules: Modules,
     status: Status,
     properties: Properties,
+    early: Cell<bool>,
     context: Context,
 }
 
@@ -149,7 +153,7 @@ impl Cuda {
         let context = Context::new(device, named)?;
         let status = Status::new()?;
         let modules = Modules::load(properties.capability)?;
-        Ok(Self { modules, status, properties, context })
+        Ok(Self { modules, status, properties, early: Cell::new(true), context })
     }
 
     /// Makes the context current in this thread.
@@ -158,6 +162,11 @@ impl Cuda {
     /// `Call`.
     pub fn bind(&self) -> Result<(), CudaError> {
         self.context.bind()
+    }
+
+    /// Whether fused kernels may start before the kernel before them is done, as they do; for measuring what that is worth.
+    pub fn start_early(&self, early: bool) {
+        self.early.set(early);
     }
 
     /// The device's figures.

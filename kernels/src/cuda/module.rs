@@ -35,12 +35,14 @@ pub(super) struct Modules {
     loaded: HashMap<&'static str, sys::CUmodule>,
     /// Handles, and the dynamic shared memory in bytes that each has been allowed.
     functions: RefCell<HashMap<Function, (sys::CUfunction, u32)>>,
+    /// Whether a kernel's code was written for an architecture that has programmatic dependent launch.
+    waits: RefCell<HashMap<sys::CUfunction, bool>>,
 }
 
 impl Modules {
     /// Loads every module into the current context. `capability` is the device's, e.g. (9, 0).
     pub(super) fn load(capability: (i32, i32)) -> Result<Self, CudaError> {
-        let mut modules = Self { loaded: HashMap::new(), functions: RefCell::default() };
+        let mut modules = Self { loaded: HashMap::new(), functions: RefCell::default(), waits: RefCell::default() };
         for module in MODULES {
             let compiled;
             let image = match module.fatbin {
@@ -83,6 +85,19 @@ impl Modules {
         }
         self.functions.borrow_mut().insert(function, (handle, shared.max(DEFAULT_SHARED)));
         Ok(handle)
+    }
+
+    /// Whether a kernel was compiled where `griddepcontrol` exists: code for older architectures leaves it out.
+    pub(super) fn waits(&self, handle: sys::CUfunction) -> Result<bool, CudaError> {
+        if let Some(&known) = self.waits.borrow().get(&handle) {
+            return Ok(known);
+        }
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+        // SAFETY: `handle` is a function of a loaded module.
+        let version = unsafe { result::function::get_function_attribute(handle, attribute) }
+            .map_err(call("cuFuncGetAttribute", String::new))?;
+        self.waits.borrow_mut().insert(handle, version >= 90);
+        Ok(version >= 90)
     }
 }
 

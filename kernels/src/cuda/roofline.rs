@@ -48,4 +48,25 @@ impl Cuda {
         // SAFETY: no arguments.
         unsafe { self.launch(stream, Function("roofline", "nothing"), Grid::new((1, 1, 1), 32), &mut []) }
     }
+
+    /// A kernel of one block a multiprocessor that only waits for the kernel before it.
+    ///
+    /// # Errors
+    /// `Call`.
+    pub fn hand_over(&self, stream: Stream) -> Result<(), CudaError> {
+        let grid = Grid::new((self.properties().multiprocessors, 1, 1), 256);
+        // SAFETY: no arguments, and nothing is read.
+        unsafe { self.launch_early(stream, Function("roofline", "hand_over"), grid, &mut []) }
+    }
+
+    /// A kernel of one block a multiprocessor whose blocks wait `count` times for each other; `counter` holds one element, 0 at first.
+    ///
+    /// # Errors
+    /// `Kernel`, `Call`.
+    pub fn barriers(&self, stream: Stream, counter: DeviceSlice<u32>, count: u32) -> Result<(), CudaError> {
+        expect_len("barriers", "counter", counter.len(), 1)?;
+        let (counter, grid) = (counter.address(), Grid::new((self.properties().multiprocessors, 1, 1), 512));
+        // SAFETY: argument types are those of the kernel; a block a multiprocessor is on the card at once where nothing else runs.
+        unsafe { self.launch(stream, Function("roofline", "barriers"), grid, &mut arguments![counter, count]) }
+    }
 }

@@ -11,7 +11,7 @@ const MAX_GROUPS: usize = 64;
 
 /// `struct Routing` of `cu/router.cu`.
 #[repr(C)]
-struct RoutingArgument {
+pub(super) struct RoutingArgument {
     scoring: u32,
     norm_topk_prob: u32,
     n_group: u32,

@@ -15,6 +15,10 @@ fn row_bytes(kernel: &'static str, width: usize) -> Result<u32, KernelError> {
     size(kernel, words.saturating_mul(4))
 }
 
+/// `THREADS` and `MAX_BLOCKS` of `cu/argmax.cu`.
+const ARGMAX_THREADS: u32 = 256;
+const ARGMAX_BLOCKS: u32 = 128;
+
 /// Threads for a row: whole warps, at most 256.
 fn row_threads(width: usize) -> u32 {
     (width.min(256).next_multiple_of(32) as u32).max(32)
@@ -197,10 +201,11 @@ impl Cuda {
         expect_len(KERNEL, "out", out.len(), 1)?;
         let (from, n, to) = (logits.address(), size(KERNEL, logits.len())?, out.address());
         let status = self.status_address();
-        // SAFETY: as in `embed`; the kernel is written for 1,024 threads.
+        let grid = Grid::new((n.div_ceil(ARGMAX_THREADS).min(ARGMAX_BLOCKS), 1, 1), ARGMAX_THREADS);
+        // SAFETY: as in `embed`; the kernel reads nothing early.
         unsafe {
             let mut arguments = arguments![from, n, to, status];
-            self.launch(stream, Function(KERNEL, KERNEL), Grid::new((1, 1, 1), 1024), &mut arguments)
+            self.launch_early(stream, Function(KERNEL, KERNEL), grid, &mut arguments)
         }
     }
 

@@ -10,7 +10,7 @@ use super::Case;
 use super::support::{Device, awkward, same, same_bits};
 
 /// gpt-oss's alpha, and a limit that many of the operands pass.
-const CLAMPED: Activation = Activation::ClampedSwiGlu { alpha: 1.702, limit: 2.0 };
+pub(crate) const CLAMPED: Activation = Activation::ClampedSwiGlu { alpha: 1.702, limit: 2.0 };
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
@@ -56,7 +56,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Fills a packed matrix with random weights, and its padding with what must not reach a result.
-fn fill(format: MatrixFormat, rows: usize, cols: usize, seed: u64, bytes: &mut [u8]) {
+pub(crate) fn fill(format: MatrixFormat, rows: usize, cols: usize, seed: u64, bytes: &mut [u8]) {
     let random = awkward(bytes.len(), seed);
     match format {
         MatrixFormat::Bf16 => {
@@ -127,15 +127,22 @@ struct Experts {
 }
 
 /// A layer's experts on the host and on the device.
-struct Bank {
-    layout: ExpertLayout,
+pub(crate) struct Bank {
+    pub(crate) layout: ExpertLayout,
     bytes: Vec<u8>,
     biases: Vec<f32>,
-    table: Vec<u64>,
+    pub(crate) table: Vec<u64>,
 }
 
 impl Bank {
-    fn new(device: &Device, format: MatrixFormat, experts: usize, hidden: usize, inner: usize, biases: bool) -> Self {
+    pub(crate) fn new(
+        device: &Device,
+        format: MatrixFormat,
+        experts: usize,
+        hidden: usize,
+        inner: usize,
+        biases: bool,
+    ) -> Self {
         let layout = ExpertLayout::new(format, hidden, inner, biases).unwrap();
         // Between the parts, and where biases are padded, lie NaNs.
         let mut bytes = vec![0xFF; experts * layout.bytes];
@@ -160,7 +167,7 @@ impl Bank {
     }
 
     /// Gate, up and down of an expert.
-    fn projections(&self, expert: usize) -> [Projection<'_>; 3] {
+    pub(crate) fn projections(&self, expert: usize) -> [Projection<'_>; 3] {
         let ExpertLayout { format, hidden_size: hidden, moe_intermediate_size: inner, .. } = self.layout;
         let bytes = &self.bytes[expert * self.layout.bytes..][..self.layout.bytes];
         let biases = &self.biases[expert * (2 * inner + hidden)..][..2 * inner + hidden];

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod attention;
+mod decode;
 mod dot;
 mod elementwise;
 mod fetch;
@@ -33,6 +34,7 @@ fn main() {
         router::cases(),
         fetch::cases(),
         dot::cases(),
+        decode::cases(),
         attention::cases(),
         gemm::cases(),
         grouped_gemm::cases(),

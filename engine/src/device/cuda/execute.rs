@@ -223,11 +223,11 @@ fn too_large(kernel: &'static str) -> KernelError {
 }
 
 /// A span as an operand.
-fn slice<T>(span: Span<T>) -> DeviceSlice<T> {
+pub(super) fn slice<T>(span: Span<T>) -> DeviceSlice<T> {
     // SAFETY: the engine's spans lie in the device's arena; it waits for kernels before it frees what they use.
     unsafe { DeviceSlice::new(span.address(), span.len()) }
 }
 
-fn matrix(span: MatrixSpan) -> Result<DeviceMatrix, KernelError> {
+pub(super) fn matrix(span: MatrixSpan) -> Result<DeviceMatrix, KernelError> {
     DeviceMatrix::new(span.format, span.rows, span.cols, slice(span.bytes))
 }

@@ -8,10 +8,11 @@
 //! - `health`: what of CUDA is there
 //! - [`roofline`]: what the card allows, measured
 //! - [`staging`]: small uploads through pinned memory
-//! - [`execute`]: from a [`Kernel`] to the kernel crate's launchers
+//! - [`execute`]: from a [`Kernel`] to the kernel crate's launchers; [`fuse`]: from several to one of them
 
 mod driver;
 mod execute;
+mod fuse;
 mod gauge;
 mod health;
 pub mod roofline;
@@ -257,9 +258,13 @@ impl Device for CudaDevice {
     }
 
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
+        self.launch_all(&[kernel], how)
+    }
+
+    fn launch_all(&mut self, kernels: &[Kernel], how: Launch) -> Result<(), DeviceError> {
         let stream = self.lane(Stream::Compute).queue.stream();
         let bank = self.bank.as_ref().map(|(registered, bank)| (registered.mapped(), bank.len()));
-        execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank }.launch(&kernel, how.arithmetic)
+        execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank }.launch_all(kernels, how.arithmetic)
     }
 
     fn record(&mut self, stream: Stream) -> Result<Event, DeviceError> {

@@ -1,0 +1,243 @@
+// What the fused kernels of decode share: overlapping with the kernel before, tiles staged in shared memory, one row's norm.
+//
+// A fused kernel does for one token what several kernels do, to the bit. It asks for its weights, lets the kernel after it start, and waits for
+// the one before it; a kernel that is complete has waited for all before it. So ahead of its wait a kernel reads weights, and what
+// its documentation says is old enough: the kernel before `token_down` lets it start only after its own wait.
+//
+// Blocks have at most 512 threads of 64 registers, and there is one for each multiprocessor: so each multiprocessor holds one of the
+// kernel that computes and one of the next, and neither can crowd onto some of them.
+#pragma once
+#include "dot.cuh"
+
+namespace assay {
+
+constexpr u32 GROUP_BYTES = INT4_GROUP_BYTES;
+
+// Until every kernel before this one is complete and what it wrote is visible. Every thread calls it.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel may take what this one leaves free of each multiprocessor.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until all but the last `LEFT` committed copies of this thread are there.
+template <int LEFT> __device__ __forceinline__ void wait_for_copies_but() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
+// Past the first-level cache: what another multiprocessor wrote.
+__device__ __forceinline__ float load_fresh(const float* from) { return __ldcg(from); }
+__device__ __forceinline__ u32 load_fresh(const u32* from) { return __ldcg(from); }
+__device__ __forceinline__ u64 load_fresh(const u64* from) { return __ldcg(from); }
+
+// True in the block that is the last of `blocks` to come, which then sees what the others wrote before. `ticket` is 0 before and after.
+__device__ __forceinline__ bool last_block(u32* ticket, u32 blocks) {
+    __shared__ u32 last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // For the whole block, whose writes the barrier has put before the fence.
+        __threadfence();
+        last = atomicAdd(ticket, 1u) == blocks - 1;
+        if (last) *ticket = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+// Sums of one staged group of an INT4 tile, each beside its scale, to part[16 rows], by one warp: lane 4 r + c has run c, `x`, of rows r and
+// r + 8. Elements of it from `n` on do not exist unless ALL do.
+template <bool ALL> __device__ __forceinline__ void group_sums(const u8* staged, const float (&x)[RUN], int n, float2* part) {
+    const u32 lane = threadIdx.x % 32, c = lane % RUNS;
+    const uint4 w[2] = {*(const uint4*)(staged + 16 * lane), *(const uint4*)(staged + 512 + 16 * lane)};
+    float acc[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+        float q[2][8];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) columns(t == 0 ? w[i].x : t == 1 ? w[i].y : t == 2 ? w[i].z : w[i].w, q[i]);
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                if (ALL || 8 * t + k < n) acc[i] = __fmaf_rn(q[i][k], x[8 * t + k], acc[i]);
+    }
+    float mine = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        float runs = acc[i] + __shfl_xor_sync(~0u, acc[i], 1);
+        runs = runs + __shfl_xor_sync(~0u, runs, 2);
+        if (c == i) mine = runs;
+    }
+    const u32 row = c * 8 + lane / RUNS;
+    if (row < TILE) part[row] = make_float2(bf16_to_f32(((const u16*)(staged + GROUP_BYTES))[row]), mine);
+}
+
+// Adds up a row's group sums, `part` [groups][16] at the row.
+__device__ __forceinline__ float scaled_total(const float2* part, u32 groups) {
+    float total = 0.0f;
+#pragma unroll 8
+    for (u32 g = 0; g < groups; ++g) total = __fmaf_rn(part[g * TILE].x, part[g * TILE].y, total);
+    return total;
+}
+
+// Starts copying a group of an INT4 tile with its scales, by one warp.
+__device__ __forceinline__ void stage_group(u8* staged, const Unit& unit, u32 g) {
+    const u32 lane = threadIdx.x % 32;
+    const u8* from = unit.weights + u64(g) * GROUP_BYTES + 16 * lane;
+    copy_16(staged + 16 * lane, from);
+    copy_16(staged + 512 + 16 * lane, from + 512);
+    if (lane < 2) copy_16(staged + GROUP_BYTES + 16 * lane, unit.scales + g * TILE * 2 + 16 * lane);
+}
+
+// A run of a row in padded runs.
+__device__ __forceinline__ void load_run(float (&x)[RUN], const float* run) {
+#pragma unroll
+    for (u32 k = 0; k < RUN; k += 4) {
+        const float4 four = *(const float4*)(run + k);
+        x[k] = four.x;
+        x[k + 1] = four.y;
+        x[k + 2] = four.z;
+        x[k + 3] = four.w;
+    }
+}
+
+// A block's products of one row with INT4 tiles, `count` of them: copied ahead into `stages` places, each warp its own groups, which it alone
+// reads; summed in batches, so that a barrier serves several tiles. `Work` says where tile i is (`unit`, no weights for one that is not
+// there), what to load ahead of the sums of tile i (`ahead`), and takes the total of its row r (`total`, by all threads of a warp).
+constexpr u32 BATCH = 4;
+constexpr u32 STAGED_GROUP = GROUP_BYTES + TILE * 2;
+constexpr u32 MAX_STAGES = 6;
+
+struct Tiles {
+    u32 cols, groups, count, stages;
+    u8* staged;    // [stages][groups][STAGED_GROUP]
+    float2* part;  // [min(count, 2 BATCH)][groups][16]
+
+    template <class Work> __device__ __forceinline__ void stage(const Work& work, u32 i, u32 place) const {
+        if (i < count) {
+            const Unit unit = work.unit(i);
+            if (unit.weights)
+                for (u32 g = threadIdx.x / 32; g < groups; g += blockDim.x / 32) stage_group(staged + (place * groups + g) * STAGED_GROUP, unit, g);
+        }
+        commit_copies();
+    }
+
+    template <class Work> __device__ __forceinline__ void stage_first(const Work& work) const {
+        for (u32 i = 0; i < stages; ++i) stage(work, i, i);
+    }
+
+    // Until all but the last `left` committed copies of this thread are there; fewer may be left than asked for.
+    __device__ __forceinline__ void wait(u32 left) const {
+        if (left == 0) wait_for_copies_but<0>();
+        else if (left == 1) wait_for_copies_but<1>();
+        else if (left == 2) wait_for_copies_but<2>();
+        else if (left == 3) wait_for_copies_but<3>();
+        else if (left == 4) wait_for_copies_but<4>();
+        else wait_for_copies_but<5>();
+    }
+
+    // After `stage_first`; `row` is in padded runs.
+    template <class Work> __device__ __forceinline__ void run(Work& work, const float* row) const {
+        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, c = threadIdx.x % RUNS;
+        const bool one_group = groups <= warps;
+        float x[RUN];
+        if (one_group) load_run(x, row + (min(warp, groups - 1) * RUNS + c) * RUN_WORDS);
+        for (u32 i = 0, place = 0; i < count; ++i) {
+            if (i % BATCH == 0 && threadIdx.x < BATCH * TILE) work.ahead(i + threadIdx.x / TILE, threadIdx.x % TILE);
+            wait(stages - 1);
+            __syncwarp();
+            float2* sums = part + i % (2 * BATCH) * groups * TILE;
+            for (u32 g = warp; g < groups; g += warps) {
+                if (!one_group) load_run(x, row + (g * RUNS + c) * RUN_WORDS);
+                const u8* from = staged + (place * groups + g) * STAGED_GROUP;
+                if ((g + 1) * GROUP <= cols)
+                    group_sums<true>(from, x, 0, sums + g * TILE);
+                else
+                    group_sums<false>(from, x, int(cols - g * GROUP) - int(c * RUN), sums + g * TILE);
+            }
+            __syncwarp();  // before the place is written again
+            stage(work, i + stages, place);
+            place = place + 1 == stages ? 0 : place + 1;
+            if (i % BATCH != BATCH - 1 && i != count - 1) continue;
+            __syncthreads();
+            const u32 own = i / BATCH * BATCH + threadIdx.x / TILE, r = threadIdx.x % TILE;
+            if (threadIdx.x < BATCH * TILE) work.total(own, r, own < count ? scaled_total(part + own % (2 * BATCH) * groups * TILE + r, groups) : 0.0f);
+        }
+    }
+};
+
+// Copies x[n] to padded runs, n a multiple of 4, past the first-level cache.
+__device__ __forceinline__ void load_row(float* row, const float* x, u32 n) {
+#pragma unroll 4
+    for (u32 k = 4 * threadIdx.x; k < n; k += 4 * blockDim.x) *(float4*)(row + k / RUN * RUN_WORDS + k % RUN) = __ldcg((const float4*)(x + k));
+}
+
+// Elements of the run from `base` on that lie below `n`.
+__device__ __forceinline__ u32 run_length(u32 n, u32 base) { return n <= base ? 0 : n - base < RUN ? n - base : RUN; }
+
+// A run of dot(x, x).
+__device__ __forceinline__ float square_run(const float* run, u32 count) {
+    float sum = 0.0f;
+    if (count == RUN) {
+#pragma unroll
+        for (u32 k = 0; k < RUN; k += 4) {
+            const float4 v = *(const float4*)(run + k);
+            sum = __fmaf_rn(v.x, v.x, sum);
+            sum = __fmaf_rn(v.y, v.y, sum);
+            sum = __fmaf_rn(v.z, v.z, sum);
+            sum = __fmaf_rn(v.w, v.w, sum);
+        }
+        return sum;
+    }
+    for (u32 k = 0; k < count; ++k) sum = __fmaf_rn(run[k], run[k], sum);
+    return sum;
+}
+
+// (run0 + run1) + (run2 + run3), the runs in neighbouring lanes.
+__device__ __forceinline__ float sum_of_four(float run) {
+    run = run + __shfl_xor_sync(~0u, run, 1);
+    return run + __shfl_xor_sync(~0u, run, 2);
+}
+
+__device__ __forceinline__ float inverse_rms(float square_sum, u32 n, float eps) {
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(square_sum, float(n)) + eps));
+}
+
+// 1 / rms of a row in padded runs, n its length; every thread gets it, after one barrier. `sums` has a word for each group.
+__device__ __forceinline__ float row_inverse_rms(const float* row, u32 n, float eps, float* sums) {
+    const u32 groups = (n + GROUP - 1) / GROUP;
+    for (u32 first = 0; first < groups * RUNS; first += blockDim.x) {
+        const u32 run = first + threadIdx.x;
+        const u32 count = run < groups * RUNS ? run_length(n, run * RUN) : 0;
+        const float sum = sum_of_four(square_run(row + run * RUN_WORDS, count));
+        if (run % RUNS == 0 && run < groups * RUNS) sums[run / RUNS] = sum;
+    }
+    __syncthreads();
+    float total = 0.0f;
+#pragma unroll 8
+    for (u32 g = 0; g < groups; ++g) total = total + sums[g];
+    return inverse_rms(total, n, eps);
+}
+
+// Where element k of a row in padded runs lies.
+__device__ __forceinline__ u32 in_runs(u32 k) { return k / RUN * RUN_WORDS + k % RUN; }
+
+// Carves a block's dynamic shared memory, 16 bytes aligned.
+struct Carve {
+    u8* at;
+    template <class T> __device__ __forceinline__ T* take(u32 count) {
+        T* taken = (T*)at;
+        at += (count * sizeof(T) + 15) / 16 * 16;
+        return taken;
+    }
+};
+
+}  // namespace assay

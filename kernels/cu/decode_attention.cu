@@ -1,0 +1,395 @@
+// One token's attention over a BF16 cache: norm and rope of its queries and key, the append, and the splits, in one. A composition of the twins
+// `head_norm_rope`, `kv_append` and `attention`, for heads of up to 128 in whole runs of 32.
+//
+// A block takes every gridDim.x-th split for the query heads that share a key-value head, up to HEADS of them. It asks for the first one's
+// keys and values while the kernel before it runs, and for the next one's as soon as it is done with this one's. It norms its
+// queries, and the key where the token's own position is in its split, itself.
+#include "decode.cuh"
+
+using namespace assay;
+
+constexpr u32 WARPS = 8;
+constexpr u32 THREADS = 32 * WARPS;
+constexpr u32 MAX_DIM = 128;
+constexpr u32 HEAD_WORDS = MAX_DIM / RUN * RUN_WORDS;
+constexpr u32 SPLIT_WORDS = SPLIT / RUN * RUN_WORDS;
+constexpr u32 MAX_TICKETS = 256;
+constexpr u32 MOST_SPLITS = 8;  // that the last block merges by itself
+constexpr u32 MERGE_DIMS = 32;
+constexpr u32 MERGE_SPLITS = 128;
+
+struct Attend {
+    const float *q, *k, *v;        // [heads * head_dim], [kv_heads * head_dim] twice
+    const float *q_norm, *k_norm;  // [head_dim], or null
+    const float *cosines, *sines;  // [positions, rotary_dim / 2]
+    u8* cache;
+    const float* sinks;  // [heads], or null
+    float* out;          // [heads * head_dim]
+    float2* states;      // [heads, splits]: m and l
+    float* partial;      // [heads, splits, head_dim]: o
+    const u32* position_at;
+    u32 heads, kv_heads, head_dim, rotary_dim;
+    u32 first_position;  // unless it is at position_at
+    u32 window;          // 0 for none
+    u32 splits;          // room for in `states` and `partial`
+    float scale, eps;
+    u32 merged_after;  // whether `attend_merge` comes next
+};
+
+__device__ u32 tickets[MAX_TICKETS];
+
+__device__ __forceinline__ float larger(float a, float b) { return b > a ? b : a; }
+
+// Four columns of BF16.
+__device__ __forceinline__ float4 four_columns(const u8* at) {
+    const uint2 w = *(const uint2*)at;
+    return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u), __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+}
+
+// Chains of four neighbouring columns for H heads over elements lo..hi of a run: element k at `at + k * stride`, its factor for head h at
+// `factors[h * pitch + k]`.
+template <int H> __device__ __forceinline__ void run_chains(const u8* at, u32 stride, const float* factors, u32 pitch, u32 lo, u32 hi, float4 (&acc)[H]) {
+    const auto step = [&](const float4& w, int h, float f) {
+        acc[h].x = __fmaf_rn(f, w.x, acc[h].x);
+        acc[h].y = __fmaf_rn(f, w.y, acc[h].y);
+        acc[h].z = __fmaf_rn(f, w.z, acc[h].z);
+        acc[h].w = __fmaf_rn(f, w.w, acc[h].w);
+    };
+#pragma unroll
+    for (int h = 0; h < H; ++h) acc[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (lo == 0 && hi == RUN) {
+#pragma unroll 2
+        for (u32 k = 0; k < RUN; k += 4) {
+            float4 w[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) w[i] = four_columns(at + (k + i) * stride);
+#pragma unroll
+            for (int h = 0; h < H; ++h) {
+                const float4 f = *(const float4*)(factors + h * pitch + k);
+                step(w[0], h, f.x);
+                step(w[1], h, f.y);
+                step(w[2], h, f.z);
+                step(w[3], h, f.w);
+            }
+        }
+        return;
+    }
+    for (u32 k = lo; k < hi; ++k) {
+        const float4 w = four_columns(at + k * stride);
+#pragma unroll
+        for (int h = 0; h < H; ++h) step(w, h, factors[h * pitch + k]);
+    }
+}
+
+// What a lane needs of the tables to norm and turn a head: elements lane, 32 + lane, ...
+struct Turn {
+    float weight[MAX_DIM / RUN], cosine[MAX_DIM / RUN], sine[MAX_DIM / RUN];
+
+    __device__ __forceinline__ Turn(const Attend& form, const float* weights, u32 position) {
+        const u32 half = form.rotary_dim / 2;
+        const float *cosines = form.cosines + u64(position) * half, *sines = form.sines + u64(position) * half;
+#pragma unroll
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
+            const u32 d = i * RUN + threadIdx.x % 32, pair = d < half ? d : d - half;
+            weight[i] = weights && d < form.head_dim ? weights[d] : 0.0f;
+            cosine[i] = pair < half ? cosines[pair] : 0.0f;
+            sine[i] = pair < half ? sines[pair] : 0.0f;
+        }
+    }
+};
+
+// Norm, where there is one, and rope of one head, by one warp; the result lies in `head`, in padded runs.
+__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, bool norms, const Turn& turn, float* head) {
+    const u32 lane = threadIdx.x % 32, dim = form.head_dim, half = form.rotary_dim / 2;
+    float own[MAX_DIM / RUN];
+#pragma unroll
+    for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
+        own[i] = i * RUN < dim ? load_fresh(from + i * RUN + lane) : 0.0f;
+        if (i * RUN < dim) head[i * RUN_WORDS + lane] = own[i];
+    }
+    __syncwarp();
+    if (norms) {
+        const u32 run = lane % RUNS;
+        const float sum = 0.0f + sum_of_four(square_run(head + run * RUN_WORDS, run * RUN < dim ? RUN : 0));
+        const float inverse = inverse_rms(sum, dim, form.eps);
+        __syncwarp();
+#pragma unroll
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i)
+            if (i * RUN < dim) {
+                own[i] = (own[i] * inverse) * turn.weight[i];
+                head[i * RUN_WORDS + lane] = own[i];
+            }
+        __syncwarp();
+    }
+#pragma unroll
+    for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
+        const u32 d = i * RUN + lane;
+        if (d < half)
+            own[i] = __fmaf_rn(-head[in_runs(d + half)], turn.sine[i], own[i] * turn.cosine[i]);
+        else if (d < 2 * half)
+            own[i] = __fmaf_rn(head[in_runs(d - half)], turn.sine[i], own[i] * turn.cosine[i]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < MAX_DIM / RUN; ++i)
+        if (i * RUN < dim) head[i * RUN_WORDS + lane] = own[i];
+}
+
+// What merging starts from, and one step of it.
+struct Merged {
+    float max, sum, total;
+    __device__ __forceinline__ Merged(const float* sinks, u32 head) : max(sinks ? sinks[head] : -infinity()), sum(sinks ? 1.0f : 0.0f), total(0.0f) {}
+    __device__ __forceinline__ void add(float m, float l, float o) {
+        const float next = larger(max, m);
+        const float a = assay::exp(max - next), b = assay::exp(m - next);
+        sum = __fmaf_rn(l, b, sum * a);
+        total = __fmaf_rn(o, b, total * a);
+        max = next;
+    }
+    __device__ __forceinline__ float answer() const { return __fdiv_rn(total, sum); }
+};
+
+// One split's keys and values of one key-value head.
+struct Place {
+    u8* cached;
+    u32 start, lo, hi;
+    bool newest;  // the token's own position is here
+
+    __device__ __forceinline__ Place(const Attend& form, u32 kv_head, u32 split, u32 from, u32 end) {
+        cached = form.cache + (u64(split) * form.kv_heads + kv_head) * SPLIT * form.head_dim * 4;
+        start = split * SPLIT;
+        lo = from > start ? from - start : 0;
+        hi = min(SPLIT, end - start);
+        newest = end - start <= SPLIT;
+    }
+
+    // The token's own row is not there yet; what is copied in its place is overwritten.
+    __device__ __forceinline__ void stage_keys(u8* keys, u32 dim, u32 tile_pitch) const {
+        for (u32 i = threadIdx.x; i < (hi + 15) / 16 * 2 * dim; i += THREADS) copy_16(keys + i / (2 * dim) * tile_pitch + i % (2 * dim) * 16, cached + 16 * i);
+    }
+
+    __device__ __forceinline__ void stage_values(u8* values, u32 dim) const {
+        for (u32 i = threadIdx.x; i < hi * dim / 8; i += THREADS) copy_16(values + 16 * i, cached + SPLIT * dim * 2 + 16 * i);
+    }
+};
+
+// Grid (blocks that share the splits, blocks of heads).
+template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) {
+    constexpr int HEAD_WARPS = HEADS < 2 ? 1 : 2;  // times four runs
+    constexpr int H = HEADS / HEAD_WARPS;          // heads of a warp
+    extern __shared__ __align__(16) u8 shared[];
+    __shared__ float m[HEADS], l[HEADS];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = form.head_dim;
+    const u32 each = form.heads / form.kv_heads, blocks = (each + HEADS - 1) / HEADS;
+    const u32 kv_head = blockIdx.y / blocks, first = blockIdx.y % blocks * HEADS, first_head = kv_head * each + first, count = min(each - first, u32(HEADS));
+    const u32 position = form.position_at ? *form.position_at : form.first_position, end = position + 1;
+    const u32 from = form.window && end > form.window ? end - form.window : 0;
+    const u32 first_split = from / SPLIT, splits = (end + SPLIT - 1) / SPLIT - first_split;
+    if (blockIdx.x >= splits) {
+        let_next_start();
+        wait_for_previous();
+        return;
+    }
+    const u32 tile_pitch = 32 * dim + 32;  // of 16 keys: eight tiles start in other banks
+    Carve carve{shared};
+    u8* keys = carve.take<u8>(SPLIT / 16 * tile_pitch);
+    u8* values = carve.take<u8>(SPLIT * dim * 2);
+    float* runs = carve.take<float>(RUNS * HEADS * SPLIT);  // [4][HEADS][128]
+    float* q = carve.take<float>(HEADS * HEAD_WORDS);
+    float* p = carve.take<float>(HEADS * SPLIT_WORDS);
+    float* own_key = carve.take<float>(HEAD_WORDS);
+    Place here(form, kv_head, first_split + blockIdx.x, from, end);
+    here.stage_keys(keys, dim, tile_pitch);
+    commit_copies();
+    here.stage_values(values, dim);
+    commit_copies();
+    const bool has_newest = (splits - 1) % gridDim.x == blockIdx.x;
+    {
+        const Turn turn(form, form.q_norm, position);
+        Turn turn_key = turn;
+#pragma unroll
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i) turn_key.weight[i] = has_newest && form.k_norm && i * RUN < dim ? form.k_norm[i * RUN + lane] : 0.0f;
+        let_next_start();
+        wait_for_previous();
+        for (u32 vector = warp; vector < HEADS + has_newest; vector += WARPS) {
+            if (vector == HEADS)
+                norm_and_rope(form, form.k + kv_head * dim, form.k_norm, turn_key, own_key);
+            else if (vector < count)
+                norm_and_rope(form, form.q + (first_head + vector) * dim, form.q_norm, turn, q + vector * HEAD_WORDS);
+            else  // a head that is not there; its results are not stored
+                for (u32 i = lane; i < HEAD_WORDS; i += 32) q[vector * HEAD_WORDS + i] = 0.0f;
+        }
+    }
+    const u32 c = warp % RUNS, head_part = warp / RUNS * H;
+    const bool works = warp < RUNS * HEAD_WARPS;
+    for (u32 index = blockIdx.x; index < splits; index += gridDim.x) {
+        here = Place(form, kv_head, first_split + index, from, end);
+        const u32 lo = here.lo, hi = here.hi, place = position - here.start;
+        const bool another = index + gridDim.x < splits;
+        const Place next(form, kv_head, first_split + (another ? index + gridDim.x : index), from, end);
+        wait_for_copies_but<1>();  // the keys
+        __syncthreads();
+        if (here.newest) {
+            if (threadIdx.x < dim) {
+                const u32 d = threadIdx.x;
+                const u16 key = f32_to_bf16(own_key[in_runs(d)]);
+                *(u16*)(keys + place / 16 * tile_pitch + d * 32 + place % 16 * 2) = key;
+                if (first == 0) *(u16*)(here.cached + (place / 16 * dim + d) * 32 + place % 16 * 2) = key;
+            }
+            __syncthreads();
+        }
+        // Scores: a warp takes a run of the dimensions, a lane four positions.
+        float4 acc[H];
+        if (works && c * RUN < dim)
+            run_chains<H>(keys + lane / 4 * tile_pitch + c * RUN * 32 + lane % 4 * 8, 32, q + head_part * HEAD_WORDS + c * RUN_WORDS, HEAD_WORDS, 0, RUN, acc);
+        else
+#pragma unroll
+            for (int h = 0; h < H; ++h) acc[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (works)
+#pragma unroll
+            for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * SPLIT + 4 * lane) = acc[h];
+        __syncthreads();
+        if (another) next.stage_keys(keys, dim, tile_pitch);
+        commit_copies();
+        if (warp < HEADS) {
+            float s[SPLIT / RUN], max = -infinity();
+#pragma unroll
+            for (u32 i = 0; i < SPLIT / RUN; ++i) {
+                const u32 at = i * RUN + lane;
+                const auto run = [&](u32 of) { return runs[(of * HEADS + warp) * SPLIT + at]; };
+                s[i] = (0.0f + ((run(0) + run(1)) + (run(2) + run(3)))) * form.scale;
+                if (at >= lo && at < hi) max = larger(max, s[i]);
+            }
+            for (u32 step = 16; step > 0; step /= 2) max = larger(max, __shfl_xor_sync(~0u, max, step));
+#pragma unroll
+            for (u32 i = 0; i < SPLIT / RUN; ++i) p[warp * SPLIT_WORDS + i * RUN_WORDS + lane] = assay::exp(s[i] - max);
+            if (lane == 0) m[warp] = max;
+        }
+        wait_for_copies_but<1>();  // the values
+        __syncthreads();
+        if (here.newest) {
+            if (threadIdx.x < dim) {
+                const u32 d = threadIdx.x;
+                const u16 value = f32_to_bf16(load_fresh(form.v + kv_head * dim + d));
+                *(u16*)(values + (place * dim + d) * 2) = value;
+                if (first == 0) *(u16*)(here.cached + (SPLIT + place) * dim * 2 + d * 2) = value;
+            }
+            __syncthreads();
+        }
+        // Values: a warp takes a run of the positions, a lane four dimensions. The last warp adds up the softmax's weights besides.
+        if (works && 4 * lane < dim) {
+            const u32 run_lo = run_length(lo, c * RUN), run_hi = run_length(hi, c * RUN);
+            run_chains<H>(values + c * RUN * dim * 2 + lane * 8, dim * 2, p + head_part * SPLIT_WORDS + c * RUN_WORDS, SPLIT_WORDS, run_lo, run_hi, acc);
+#pragma unroll
+            for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * MAX_DIM + 4 * lane) = acc[h];
+        }
+        if (warp == WARPS - 1) {
+            const u32 run = lane % RUNS, h = min(lane / RUNS, u32(HEADS - 1));
+            const u32 run_lo = run_length(lo, run * RUN), run_hi = run_length(hi, run * RUN);
+            const float* weights = p + h * SPLIT_WORDS + run * RUN_WORDS;
+            float sum = 0.0f;
+#pragma unroll 8
+            for (u32 k = run_lo; k < run_hi; ++k) sum = sum + weights[k];
+            sum = 0.0f + sum_of_four(sum);
+            if (run == 0) l[h] = sum;
+        }
+        __syncthreads();
+        if (another) next.stage_values(values, dim);
+        commit_copies();
+        for (u32 i = threadIdx.x; i < HEADS * dim; i += THREADS) {
+            const u32 h = i / dim, d = i % dim;
+            if (h >= count) break;
+            const auto run = [&](u32 of) { return runs[(of * HEADS + h) * MAX_DIM + d]; };
+            const float o = 0.0f + ((run(0) + run(1)) + (run(2) + run(3)));
+            const u32 head = first_head + h;
+            if (splits == 1) {
+                Merged merged(form.sinks, head);
+                merged.add(m[h], l[h], o);
+                form.out[head * dim + d] = merged.answer();
+            } else {
+                const u64 at = u64(head) * form.splits + index;
+                form.partial[at * dim + d] = o;
+                if (d == 0) form.states[at] = make_float2(m[h], l[h]);
+            }
+        }
+    }
+    if (splits == 1 || form.merged_after || !last_block(tickets + blockIdx.y, min(splits, gridDim.x))) return;
+    for (u32 i = threadIdx.x; i < count * dim; i += THREADS) {
+        const u32 head = first_head + i / dim, d = i % dim;
+        const u64 at = u64(head) * form.splits;
+        Merged merged(form.sinks, head);
+        float2 states[MOST_SPLITS];
+        float o[MOST_SPLITS];
+#pragma unroll
+        for (u32 j = 0; j < MOST_SPLITS; ++j)
+            if (j < splits) {
+                states[j] = __ldcg(form.states + at + j);
+                o[j] = load_fresh(form.partial + (at + j) * dim + d);
+            }
+#pragma unroll
+        for (u32 j = 0; j < MOST_SPLITS; ++j)
+            if (j < splits) merged.add(states[j].x, states[j].y, o[j]);
+        form.out[head * dim + d] = merged.answer();
+    }
+}
+
+// Merges many splits: grid (head_dim / 32, heads), a block of 128 threads takes 32 dimensions of a head. The largest m up to a split does not
+// depend on the order in which it is found; the sums are chains.
+extern "C" __global__ void __launch_bounds__(MERGE_SPLITS) attend_merge(const __grid_constant__ Attend form) {
+    __shared__ __align__(16) float partial[MERGE_SPLITS][MERGE_DIMS];
+    __shared__ float last[MERGE_SPLITS / 32], old_factor[MERGE_SPLITS], new_factor[MERGE_SPLITS], lengths[MERGE_SPLITS];
+    const u32 head = blockIdx.y, d = blockIdx.x * MERGE_DIMS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 end = (form.position_at ? *form.position_at : form.first_position) + 1;
+    const u32 from = form.window && end > form.window ? end - form.window : 0;
+    const u32 splits = (end + SPLIT - 1) / SPLIT - from / SPLIT;
+    const u64 at = u64(head) * form.splits;
+    let_next_start();
+    wait_for_previous();
+    if (splits == 1) return;
+    Merged merged(form.sinks, head);
+    for (u32 first = 0; first < splits; first += MERGE_SPLITS) {
+        const u32 here = min(splits - first, MERGE_SPLITS);
+        for (u32 i = threadIdx.x; i < here * (MERGE_DIMS / 4); i += MERGE_SPLITS)
+            copy_16(&partial[i / 8][i % 8 * 4], form.partial + (at + first + i / 8) * form.head_dim + d + i % 8 * 4);
+        const float2 state = threadIdx.x < here ? __ldcg(form.states + at + first + threadIdx.x) : make_float2(-infinity(), 0.0f);
+        // The largest m up to and with this split's, and up to the one before.
+        float upto = state.x;
+        for (u32 step = 1; step < 32; step *= 2) {
+            const float other = __shfl_up_sync(~0u, upto, step);
+            if (lane >= step) upto = larger(upto, other);
+        }
+        if (lane == 31) last[warp] = upto;
+        float before = __shfl_up_sync(~0u, upto, 1);
+        if (lane == 0) before = -infinity();
+        __syncthreads();
+        for (u32 i = 0; i < warp; ++i) {
+            before = larger(before, last[i]);
+            upto = larger(upto, last[i]);
+        }
+        // A sink that is NaN stays the maximum.
+        const float old_max = larger(merged.max, before), new_max = larger(merged.max, upto);
+        old_factor[threadIdx.x] = assay::exp(old_max - new_max);
+        new_factor[threadIdx.x] = assay::exp(state.x - new_max);
+        lengths[threadIdx.x] = state.y;
+        for (u32 i = 0; i < MERGE_SPLITS / 32; ++i) merged.max = larger(merged.max, last[i]);
+        wait_for_copies();
+        __syncthreads();
+        if (warp == 0) {
+#pragma unroll 8
+            for (u32 i = 0; i < here; ++i) {
+                merged.sum = __fmaf_rn(lengths[i], new_factor[i], merged.sum * old_factor[i]);
+                merged.total = __fmaf_rn(partial[i][lane], new_factor[i], merged.total * old_factor[i]);
+            }
+        }
+        __syncthreads();
+    }
+    if (warp == 0) form.out[head * form.head_dim + d + lane] = merged.answer();
+}
+
+#define ATTEND(heads) \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_##heads(const __grid_constant__ Attend form) { attend<heads>(form); }
+
+ATTEND(1)
+ATTEND(2)
+ATTEND(4)
+ATTEND(8)

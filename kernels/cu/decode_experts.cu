@@ -1,0 +1,144 @@
+// One token's routed INT4 experts: `grouped_gate_up`, and `grouped_down`, `combine`, `add_assign` in one.
+#include "decode.cuh"
+
+using namespace assay;
+
+constexpr u32 MAX_SLOTS = 32;
+
+struct Experts {
+    const u64* table;  // [experts]; 0 or all ones where an expert is not on the device
+    const u32* ids;    // [slots]
+    u32 experts, slots;
+    u64 first, second;            // matrices in an expert, in bytes: gate and up, or down
+    u64 first_bias, second_bias;  // f32; 0 for none
+    u32 rows, cols;
+    u32 stages;            // tiles that are copied ahead, of gate and up
+    const float* x;        // [cols], or [slots, cols]
+    const float* weights;  // [slots]
+    float factor;
+    float* out;  // [slots, rows], or [rows]
+    Activation form;
+};
+
+__device__ __forceinline__ float with_bias(float total, const u8* expert, u64 offset, u32 row) {
+    return offset ? total + ((const float*)(expert + offset))[row] : total;
+}
+
+// Gate and up tiles of a block in turn, of every gridDim.x-th (tile, slot).
+struct GatesAndUps {
+    const Experts& work;
+    u64 address;  // of the expert of this lane's slot; 0 where it is not there
+
+    __device__ __forceinline__ u32 slot(u32 i) const { return (blockIdx.x + i / 2 * gridDim.x) % work.slots; }
+    __device__ __forceinline__ u32 tile(u32 i) const { return (blockIdx.x + i / 2 * gridDim.x) / work.slots; }
+    __device__ __forceinline__ const u8* expert(u32 i) const { return (const u8*)__shfl_sync(~0u, address, slot(i)); }
+
+    __device__ __forceinline__ Unit unit(u32 i) const {
+        const u8* from = expert(i);
+        if (!from) return {nullptr, nullptr};
+        return unit_of<true>(from + (i % 2 ? work.second : work.first), work.rows, work.cols, tile(i));
+    }
+
+    __device__ __forceinline__ void ahead(u32, u32) const {}
+
+    // A warp has both tiles.
+    __device__ __forceinline__ void total(u32 i, u32 r, float total) const {
+        const u8* from = (const u8*)__shfl_sync(~0u, address, slot(i));
+        const u32 row = tile(i) * TILE + r;
+        const bool there = from && row < work.rows;
+        if (there) total = with_bias(total, from, i % 2 ? work.second_bias : work.first_bias, row);
+        const float up = __shfl_down_sync(~0u, total, TILE);
+        if (there && i % 2 == 0) work.out[u64(slot(i)) * work.rows + row] = activate(work.form, total, up);
+    }
+};
+
+// out[slot] = activation(gate . x, up . x). At most 32 slots.
+extern "C" __global__ void __launch_bounds__(512, 2) token_gate_up(const __grid_constant__ Experts work, Status* status) {
+    extern __shared__ __align__(16) u8 shared[];
+    const u32 groups = (work.cols + GROUP - 1) / GROUP, lane = threadIdx.x % 32;
+    const u32 pairs = (work.rows + TILE - 1) / TILE * work.slots, count = (pairs - blockIdx.x + gridDim.x - 1) / gridDim.x * 2;
+    const u32 most = (pairs + gridDim.x - 1) / gridDim.x * 2;
+    Carve carve{shared};
+    float* row = carve.take<float>(groups * RUNS * RUN_WORDS);
+    float2* part = carve.take<float2>(min(most, 2 * BATCH) * groups * TILE);
+    const Tiles tiles = {work.cols, groups, count, work.stages, carve.take<u8>(work.stages * groups * STAGED_GROUP), part};
+    // The kernel before may write the table: this only brings its lines nearer.
+    if (16 * threadIdx.x < work.experts) asm volatile("prefetch.global.L2 [%0];" ::"l"(work.table + 16 * threadIdx.x));
+    wait_for_previous();
+    let_next_start();
+    const u32 id = lane < work.slots ? load_fresh(work.ids + lane) : 0;
+    copy_row(row, work.x, work.cols);
+    u64 address = lane < work.slots && id < work.experts ? load_fresh(work.table + id) : 0;
+    if (address == ~0ull) address = 0;
+    if (lane < work.slots && address == 0 && threadIdx.x < 32 && blockIdx.x == 0)
+        report(status, id < work.experts ? STATUS_EXPERT_ABSENT : STATUS_INDEX, id < work.experts ? id : lane);
+    GatesAndUps gates_and_ups = {work, address};
+    tiles.stage_first(gates_and_ups);
+    tiles.wait(work.stages - 1);  // the row is older than the first tile
+    __syncthreads();
+    tiles.run(gates_and_ups, row);
+}
+
+// out = fma(sum over slots in order of fma(weight, down . x[slot], sum), factor, out); a block takes a tile of all slots. Ids, table and
+// weights are older than the kernel before, which lets this one start after its own wait.
+extern "C" __global__ void __launch_bounds__(512, 2) token_down(const __grid_constant__ Experts work, Status* status) {
+    extern __shared__ __align__(16) u8 shared[];
+    __shared__ const u8* at[MAX_SLOTS];
+    __shared__ float shares[MAX_SLOTS];
+    const u32 groups = (work.cols + GROUP - 1) / GROUP, warp = threadIdx.x / 32, warps = blockDim.x / 32, tile = blockIdx.x;
+    const u32 items = work.slots * groups;
+    Carve carve{shared};
+    float* rows = carve.take<float>(items * RUNS * RUN_WORDS);
+    float2* part = carve.take<float2>(items * TILE);
+    float* answers = carve.take<float>(work.slots * TILE);
+    u8* staged = carve.take<u8>(items * STAGED_GROUP);
+    if (threadIdx.x < work.slots) {
+        at[threadIdx.x] = nullptr;
+        shares[threadIdx.x] = load_fresh(work.weights + threadIdx.x);
+    }
+    __syncthreads();
+    // A warp finds the experts of its items by itself.
+    bool absent = false;
+    for (u32 item = warp; item < items; item += warps) {
+        const u32 slot = item / groups, g = item % groups;
+        const u32 id = load_fresh(work.ids + slot);
+        const u64 address = id < work.experts ? load_fresh(work.table + id) : 0;
+        if (address == 0 || address == ~0ull) {
+            absent = true;
+            if (threadIdx.x % 32 == 0 && g == 0) report(status, id < work.experts ? STATUS_EXPERT_ABSENT : STATUS_INDEX, id < work.experts ? id : slot);
+            continue;
+        }
+        stage_group(staged + item * STAGED_GROUP, unit_of<true>((const u8*)address + work.first, work.rows, work.cols, tile), g);
+        if (threadIdx.x % 32 == 0 && g == 0) at[slot] = (const u8*)address;
+    }
+    let_next_start();
+    wait_for_previous();
+    for (u32 slot = 0; slot < work.slots; ++slot) copy_row(rows + slot * groups * RUNS * RUN_WORDS, work.x + u64(slot) * work.cols, work.cols);
+    const u32 own = tile * TILE + threadIdx.x % TILE;
+    float before = 0.0f;
+    if (threadIdx.x < TILE && own < work.rows) before = load_fresh(work.out + own);
+    wait_for_copies();
+    // Nothing is written where an expert is missing.
+    if (__syncthreads_or(absent)) return;
+    for (u32 item = warp; item < items; item += warps) {
+        const u32 slot = item / groups, g = item % groups;
+        float x[RUN];
+        load_run(x, rows + ((slot * groups + g) * RUNS + threadIdx.x % RUNS) * RUN_WORDS);
+        if ((g + 1) * GROUP <= work.cols)
+            group_sums<true>(staged + item * STAGED_GROUP, x, 0, part + item * TILE);
+        else
+            group_sums<false>(staged + item * STAGED_GROUP, x, int(work.cols - g * GROUP) - int(threadIdx.x % RUNS * RUN), part + item * TILE);
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < work.slots * TILE; i += blockDim.x) {
+        const u32 slot = i / TILE, r = i % TILE;
+        const float total = scaled_total(part + slot * groups * TILE + r, groups);
+        answers[i] = tile * TILE + r < work.rows ? with_bias(total, at[slot], work.first_bias, tile * TILE + r) : 0.0f;
+    }
+    __syncthreads();
+    if (threadIdx.x >= TILE || own >= work.rows) return;
+    float sum = 0.0f;
+#pragma unroll 8
+    for (u32 slot = 0; slot < work.slots; ++slot) sum = __fmaf_rn(shares[slot], answers[slot * TILE + threadIdx.x], sum);
+    work.out[own] = __fmaf_rn(sum, work.factor, before);
+}
