@@ -135,7 +135,8 @@ fn script<S: Subject>(
         if subject.keeps_all() {
             messages += 1;
             let mut message = message.clone();
-            message.rotate_left(messages % message.len());
+            let length = message.len();
+            message.rotate_left(messages % length);
             let whole = [&first[..], &opening.ids, &message].concat();
             // Afresh only afterwards: that is kept as well.
             let found = subject.ask(&Request::new(&whole, answer))?;
