@@ -10,6 +10,7 @@
 //!   `claims.rs`: where we stand on the white paper's claims.
 //! - `adq/`: development tasks, agents, sandboxes, grades.
 //! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
+//! - `fidelity/`: how far a config's distributions are from a stored baseline's.
 //! - `statistics.rs`: medians, ratios and their intervals; `windows.rs`: perplexity windows.
 
 pub mod adq;
@@ -22,6 +23,7 @@ pub mod config;
 pub mod corpus;
 pub mod evidence;
 pub mod exit;
+pub mod fidelity;
 pub mod interrupt;
 pub mod ledger_place;
 pub mod output;

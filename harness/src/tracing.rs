@@ -10,6 +10,7 @@ use assay_ledgers::{Identity, Run, TimingOn};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::BufWriter;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// What is traced.
@@ -46,7 +47,9 @@ pub fn trace<D: Device>(
 ) -> anyhow::Result<Traced> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = || format!("cannot write {}", path.display());
-    let file = tempfile::NamedTempFile::new_in(folder).with_context(cannot)?;
+    // As any file that the user makes; a temporary one is for its owner alone.
+    let permissions = std::fs::Permissions::from_mode(0o666);
+    let file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder).with_context(cannot)?;
     let sink = BufWriter::with_capacity(1 << 20, file.reopen().with_context(cannot)?);
     engine.reset();
     engine.start_trace(Box::new(sink), request.selection.clone(), fields)?;

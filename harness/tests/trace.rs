@@ -2,61 +2,23 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod faulty;
+mod subject;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use assay_engine::bank::HostBank;
+use assay_engine::Engine;
 use assay_engine::device::Device;
-use assay_engine::device::host::{HostDevice, HostOptions};
-use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build};
-use assay_engine::memory::MemoryPlan;
 use assay_engine::trace::{Component, Event, MAX_VALUES, Selection};
-use assay_engine::{Engine, EngineOptions, ModelFolder, Precision};
 use assay_harness::trace_diff::{Blame, Comparison, Tolerance, diff};
 use assay_harness::tracing::{Request, trace};
-use assay_kernels::KvFormat;
 use assay_ledgers::{Run, Verdict};
 use faulty::{Fault, Faulty};
+use subject::Subject;
 
 /// Families that have every component between them: shared experts with and without a gate, a dense layer, multipliers.
 const MODELS: [&str; 4] = ["tiny-moe", "families/qwen2_moe", "families/glm4_moe", "families/granitemoe"];
-
-struct Subject {
-    folder: ModelFolder,
-    bank: Arc<HostBank>,
-    options: EngineOptions,
-}
-
-impl Subject {
-    fn new(model: &str) -> Self {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/models").join(model);
-        let folder = ModelFolder::open(&dir, &|_| {}).unwrap();
-        let experts = Encoding::Int4(QuantizeMethod::Amax);
-        let cache = tempfile::tempdir().unwrap();
-        let path = cache.path().join("experts");
-        let identity = folder.cache_identity(experts).unwrap();
-        build(&folder.checkpoint, &folder.spec, &identity, &path, &BuildOptions::default(), |_, _| {}).unwrap();
-        let bank = folder.read_bank(&path, experts, &|_| {}).unwrap();
-        let (attention, dense, head) = (Encoding::Bf16, Encoding::Bf16, Encoding::Bf16);
-        let precision = Precision { experts, attention, dense, head, kv: KvFormat::Bf16 };
-        let options =
-            EngineOptions { max_chunk: 8, min_chunk: 8, margin_bytes: 0, ..EngineOptions::new(precision, 64) };
-        Self { folder, bank, options }
-    }
-
-    /// With this share of what lies between the least budget and one where every expert is resident.
-    fn engine(&self, share: f64) -> Engine<Faulty> {
-        let plan = MemoryPlan::new(&self.folder.spec, &self.options).unwrap();
-        let (least, most) = (plan.least_budget(self.options.min_chunk), plan.resident_budget(self.options.max_chunk));
-        let budget = least + ((most - least) as f64 * share) as u64;
-        let device = Faulty::new(HostDevice::new(budget, HostOptions::default()).unwrap());
-        let (spec, bank) = (self.folder.spec.clone(), self.bank.clone());
-        Engine::load(device, &self.folder.checkpoint, spec, bank, None, self.options.clone()).unwrap()
-    }
-}
 
 /// Two chunks of a prompt, and two tokens after it.
 fn request() -> Request {
@@ -82,7 +44,7 @@ fn exact(expected: &Path, found: &Path) -> Comparison {
 
 /// Every launch of the prompt's last chunk and of a decoded token, spoiled one after another.
 fn each_fault_is_located(model: &str, seen: &mut BTreeSet<String>) {
-    let (subject, folder) = (Subject::new(model), tempfile::tempdir().unwrap());
+    let (subject, folder) = (Subject::int4(model), tempfile::tempdir().unwrap());
     let file = |name: &str| folder.path().join(name);
     let mut engine = subject.engine(1.0);
     traced(&mut engine, &request(), &file("expected"));
@@ -134,7 +96,7 @@ fn a_fault_in_any_component_is_located() {
 
 #[test]
 fn a_trace_changes_no_bit_and_is_the_same_on_every_budget() {
-    let (subject, folder) = (Subject::new("tiny-moe"), tempfile::tempdir().unwrap());
+    let (subject, folder) = (Subject::int4("tiny-moe"), tempfile::tempdir().unwrap());
     let mut first: Option<(Vec<u32>, Vec<u32>)> = None;
     for (index, share) in [0.0, 0.4, 1.0].into_iter().enumerate() {
         let mut engine = subject.engine(share);
@@ -158,7 +120,7 @@ fn a_trace_changes_no_bit_and_is_the_same_on_every_budget() {
 
 #[test]
 fn a_selection_is_a_part_of_the_whole() {
-    let (subject, folder) = (Subject::new("tiny-moe"), tempfile::tempdir().unwrap());
+    let (subject, folder) = (Subject::int4("tiny-moe"), tempfile::tempdir().unwrap());
     let (whole, part) = (folder.path().join("whole"), folder.path().join("part"));
     let mut engine = subject.engine(1.0);
     traced(&mut engine, &request(), &whole);
@@ -180,7 +142,7 @@ fn a_selection_is_a_part_of_the_whole() {
 
 #[test]
 fn who_read_something_different_is_not_blamed() {
-    let (subject, folder) = (Subject::new("tiny-moe"), tempfile::tempdir().unwrap());
+    let (subject, folder) = (Subject::int4("tiny-moe"), tempfile::tempdir().unwrap());
     let file = |name: &str| folder.path().join(name);
     let selection = Selection { components: Some(vec![Component::OProj]), ..Selection::default() };
     let request = Request { selection, ..request() };
@@ -195,7 +157,7 @@ fn who_read_something_different_is_not_blamed() {
 
 #[test]
 fn one_ulp_is_within_one_ulp_where_it_arises() {
-    let (subject, folder) = (Subject::new("tiny-moe"), tempfile::tempdir().unwrap());
+    let (subject, folder) = (Subject::int4("tiny-moe"), tempfile::tempdir().unwrap());
     let file = |name: &str| folder.path().join(name);
     let mut engine = subject.engine(1.0);
     let selection = Selection { steps: Some("0".parse().unwrap()), values: MAX_VALUES, ..Selection::default() };
@@ -280,7 +242,7 @@ fn a_trace_that_is_cut_short_is_incomplete() {
 
 #[test]
 fn different_tokens_are_no_comparison() {
-    let (subject, folder) = (Subject::new("tiny-moe"), tempfile::tempdir().unwrap());
+    let (subject, folder) = (Subject::int4("tiny-moe"), tempfile::tempdir().unwrap());
     let file = |name: &str| folder.path().join(name);
     let mut engine = subject.engine(1.0);
     traced(&mut engine, &request(), &file("expected"));

@@ -73,6 +73,29 @@ pub fn stale_blocks(text: &str, tables: &BTreeMap<String, String>) -> Result<Vec
     Ok(stale)
 }
 
+/// Lines outside the blocks that state a measured figure, by its unit: nobody types one.
+pub fn typed_figures(text: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let marker = line.trim();
+        inside = (inside || marker.starts_with("<!-- assay:begin ")) && !marker.starts_with("<!-- assay:end ");
+        let mut words = line.split_whitespace().peekable();
+        while let Some(word) = words.next() {
+            let number =
+                word.trim_start_matches(['(', '~', '*', '|']).starts_with(|first: char| first.is_ascii_digit());
+            if !inside
+                && number
+                && words.peek().is_some_and(|unit| unit.starts_with("tok/s") || unit.starts_with("tokens/s"))
+            {
+                found.push(line.trim().to_owned());
+                break;
+            }
+        }
+    }
+    found
+}
+
 /// Blank lines, so that Markdown sees a table and not more of the comment.
 fn content(table: &str) -> String {
     format!("\n{}\n\n", table.trim_end())
@@ -133,6 +156,13 @@ mod tests {
         assert_eq!(stale_blocks(&text, &one).unwrap(), ["ppl"], "no table vouches for it");
         let edited = text.replace("| a |", "| 9 |");
         assert_eq!(stale_blocks(&edited, &tables).unwrap(), ["speed"]);
+    }
+
+    #[test]
+    fn a_typed_figure_is_named() {
+        let text =
+            "a rate\n87.9 tok/s of ours\n<!-- assay:begin x -->\n9 tok/s\n<!-- assay:end x -->\n(5 tok/s)\nin tok/s";
+        assert_eq!(typed_figures(text), ["87.9 tok/s of ours", "(5 tok/s)"]);
     }
 
     #[test]

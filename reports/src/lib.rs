@@ -2,13 +2,17 @@
 //! comes from, and the block it stands in is regenerated and checked.
 //!
 //! Files: `select.rs` which records, `tables.rs` the tables, `figures.rs` how numbers are printed, `blocks.rs` the
-//! marked blocks of a document.
+//! marked blocks of a document, `charts.rs` what each chart shows, `plot/` charts as SVG, `html.rs` the page.
 
 mod blocks;
+mod charts;
 mod figures;
+mod html;
+mod plot;
 mod select;
 mod tables;
 
-pub use blocks::{BlockError, blocks_in, stale_blocks, update_between_markers};
+pub use blocks::{BlockError, blocks_in, stale_blocks, typed_figures, update_between_markers};
+pub use html::{PageError, page};
 pub use select::{latest, load};
-pub use tables::{perplexity_table_markdown, speed_table_markdown};
+pub use tables::{fidelity_table_markdown, headline_table_markdown, perplexity_table_markdown, speed_table_markdown};

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use assay_ledgers::{Body, ExpertQuantization, Identity, NumberFormat, PerplexityBody, Record, SpeedRow, Verdict};
+use assay_ledgers::{
+    BaselineLogits, Body, ExpertQuantization, FidelityBody, Identity, Measure, NumberFormat, PerplexityBody, Record,
+    SpeedRow, Verdict,
+};
 
 use crate::figures::{bytes, difference, figure, interval, percent};
 
@@ -29,6 +32,85 @@ pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -
         table.findings(record);
     }
     table.finish()
+}
+
+/// The longest prompt and the longest answer of each speed record: what a reader wants to see first.
+pub fn headline_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
+    let mut table =
+        Table::new(&["Configuration", "Machine", "#Prefill, tok/s", "#Decode, tok/s", "#Resident", "Record"]);
+    for record in records {
+        let (Body::Speed(body), Some(identity)) = (&record.body, &record.identity) else { continue };
+        let longest = |measure| body.rows.iter().filter(|row| row.measure == measure).max_by_key(|row| row.tokens);
+        let cell = |row: Option<&SpeedRow>| match row {
+            None => "–".to_owned(),
+            Some(row) => {
+                let ci95 = row.ci95.map_or_else(String::new, |ci95| format!(" ({})", interval(Some(ci95), figure)));
+                format!("{}{ci95} at {}", figure(row.median), row.tokens)
+            }
+        };
+        let decode = longest(Measure::Decode);
+        let resident = decode.and_then(|row| row.hcs.as_ref());
+        table.row(&[
+            configuration(identity),
+            machine(identity),
+            cell(longest(Measure::Prefill)),
+            cell(decode),
+            resident.map_or_else(|| "–".to_owned(), |hcs| format!("{} of {}", hcs.resident, hcs.total)),
+            reference(record),
+        ]);
+        table.findings(record);
+    }
+    table.finish()
+}
+
+/// The distances of `records` from their baselines (others are passed over).
+pub fn fidelity_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
+    let mut table = Table::new(&[
+        "Configuration",
+        "Baseline",
+        "#Positions",
+        "#KL mean, nats",
+        "#median",
+        "#99th percentile",
+        "#largest",
+        "#Likeliest differs",
+        "#Ten overlap",
+        "#JS at the first token",
+        "#ΔNLL, nats",
+        "#95 % interval",
+        "Record",
+    ]);
+    for record in records {
+        let (Body::Fidelity(body), Some(identity)) = (&record.body, &record.identity) else { continue };
+        table.row(&fidelity_cells(record, identity, body));
+        table.findings(record);
+    }
+    table.finish()
+}
+
+fn fidelity_cells(record: &Record, identity: &Identity, body: &FidelityBody) -> [String; 13] {
+    let logits = match body.baseline_logits {
+        BaselineLogits::Full => String::new(),
+        BaselineLogits::TopK(k) => format!(", the {k} largest: divergences are lower bounds"),
+    };
+    let nats = |value: f64| format!("{value:.2e}");
+    let flips = body.top1_flips;
+    let loss = body.nll_difference;
+    [
+        configuration(identity),
+        format!("{}{logits}", body.baseline_name),
+        body.positions.to_string(),
+        nats(body.kl.mean),
+        nats(body.kl.median),
+        nats(body.kl.p99),
+        nats(body.kl.max),
+        format!("{} ({} to wrong, {} to right)", flips.all, flips.to_wrong, flips.to_right),
+        percent(body.top10_overlap),
+        nats(body.first_token_js.mean),
+        loss.map_or_else(|| "–".to_owned(), |loss| difference(loss.value)),
+        interval(loss.and_then(|loss| loss.ci95), difference),
+        reference(record),
+    ]
 }
 
 /// The perplexities of `records` (others are passed over), a row a record; where one was compared, the difference from the other
@@ -114,7 +196,7 @@ fn configuration(identity: &Identity) -> String {
     text
 }
 
-const fn format_name(format: NumberFormat) -> &'static str {
+pub(crate) const fn format_name(format: NumberFormat) -> &'static str {
     match format {
         NumberFormat::F32 => "f32",
         NumberFormat::Bf16 => "bf16",
@@ -130,8 +212,13 @@ fn machine(identity: &Identity) -> String {
     format!("{}, {threads} thread{}", device.name, if threads == 1 { "" } else { "s" })
 }
 
+/// A record as it was first written.
+pub(crate) fn reference_hash(record: &Record) -> String {
+    record.original_hash().short()
+}
+
 fn reference(record: &Record) -> String {
-    format!("`{}`", record.original_hash().short())
+    format!("`{}`", reference_hash(record))
 }
 
 /// A Markdown table; a header that starts with `#` is a column of numbers.

@@ -57,8 +57,8 @@ impl ApiError {
     }
 
     /// The prompt and its answer do not fit.
-    pub fn context(message: impl Into<String>) -> Self {
-        Self { code: Some("context_length_exceeded"), ..Self::field("messages", message) }
+    pub fn context(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: Some("context_length_exceeded"), ..Self::field(param, message) }
     }
 
     /// No such path.

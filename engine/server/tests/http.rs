@@ -268,7 +268,7 @@ fn what_would_change_an_answer_is_refused_and_named() {
         (json!({"prompt": [4096]}), "prompt", "token id 4096"),
         (json!({"logprobs": 21}), "logprobs", "expected 0 to 20"),
         (json!({"max_tokens": 0}), "max_tokens", "echo"),
-        (json!({"max_tokens": 2999}), "messages", "exceed the context of 3000"),
+        (json!({"max_tokens": 2999}), "prompt", "exceed the context of 3000"),
     ] {
         check(COMPLETIONS, completion(more), 400, Some(param), part);
     }

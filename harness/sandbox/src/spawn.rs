@@ -104,17 +104,8 @@ impl Running {
     }
 
     fn finish(mut self) -> Result<Outcome, SandboxError> {
-        let mut too_long = false;
-        loop {
-            match self.events.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::TooLong) => {
-                    too_long = true;
-                    break;
-                }
-                Ok(Event::ReportClosed) => break,
-                Err(_) => break,
-            }
-        }
+        let event = self.events.recv_timeout(self.deadline.saturating_duration_since(Instant::now()));
+        let too_long = matches!(event, Ok(Event::TooLong));
         // The others die with the first: each asked the kernel for that.
         let overdue = Instant::now() >= self.deadline;
         if too_long || overdue {

@@ -160,7 +160,7 @@ pub fn attempt(
     };
     let bench = setting.bench;
     let (mut ending, probe) = match bench.sandbox.probe(&bench.interpreter) {
-        Ok(probe) => (run.to_the_end(endpoint, started)?, probe.rows),
+        Ok(probe) => (run.until_the_end(endpoint, started)?, probe.rows),
         Err(error) => (Ending::Infrastructure(error.to_string()), Vec::new()),
     };
     let patch = Patch::between(&task.repo, &run.workspace.tree);
@@ -193,7 +193,7 @@ fn graded(bench: &Bench, task: &Task, patch: &Patch) -> Result<Grade, String> {
 }
 
 impl Loop<'_> {
-    fn to_the_end(
+    fn until_the_end(
         &mut self,
         endpoint: &mut dyn Endpoint,
         started: Instant,

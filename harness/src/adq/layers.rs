@@ -110,7 +110,7 @@ pub fn behaviour(
 /// # Errors
 /// When the engine cannot be started or fails.
 pub fn memory(config: &str, repository: &Repository, tokens: usize) -> anyhow::Result<(VerdictRow, Value)> {
-    let loaded = ConfigArgs::named(&config.to_owned()).load(repository)?;
+    let loaded = ConfigArgs::named(config).load(repository)?;
     let margin = loaded.config.memory.margin.0;
     let mut runtime = Runtime::start(loaded, repository)?;
     let vocabulary = Tokenizer::open(runtime.opened.folder.checkpoint.dir())?.largest_id().max(1);

@@ -9,6 +9,7 @@ mod compare;
 mod completions;
 mod doctor;
 mod export;
+mod fidelity;
 mod hcs_sim;
 mod heatmap;
 mod identity;
@@ -42,6 +43,8 @@ pub enum Command {
     Serve(serve::Serve),
     /// How well a config predicts held-out text
     Perplexity(perplexity::Perplexity),
+    /// How far a config's distributions are from a stored baseline's
+    Fidelity(fidelity::FidelityCommand),
     /// Compare a checkpoint with the reference.json in its folder
     CheckpointCheck(checkpoint_check::CheckpointCheck),
     /// Compare a config's answers with those of an independent implementation
@@ -97,6 +100,7 @@ impl Command {
             Command::Compare(command) => command.run(format),
             Command::Serve(command) => command.run(format),
             Command::Perplexity(command) => command.run(format),
+            Command::Fidelity(command) => command.run(format),
             Command::CheckpointCheck(command) => command.run(format),
             Command::SessionEquivalence(command) => command.run(format),
             Command::SessionCacheBenchmark(command) => command.run(format),

@@ -5,15 +5,22 @@ use crate::ledger_place::{LedgerPlace, read_anchors, replace_file, write_anchors
 use crate::output::{Answer, Format};
 use crate::repository::Repository;
 use anyhow::Context;
+use assay_engine::file;
 use assay_ledgers::{Record, Verdict, heads};
 use assay_reports::{
-    latest, load, perplexity_table_markdown, speed_table_markdown, stale_blocks, update_between_markers,
+    fidelity_table_markdown, headline_table_markdown, latest, load, page, perplexity_table_markdown,
+    speed_table_markdown, stale_blocks, typed_figures, update_between_markers,
 };
 use clap::Args;
 use std::collections::BTreeMap;
 
-/// The document whose blocks are generated, under the repository's root.
-const DOCUMENT: &str = "reports/results.md";
+/// Documents with generated blocks, under the repository's root.
+const RESULTS: &str = "reports/results.md";
+const README: &str = "README.md";
+/// The page, generated whole.
+const PAGE: &str = "reports/index.html";
+/// No document or page of ours is larger.
+const MAX_BYTES: u64 = 256 << 20;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,8 +29,9 @@ Examples:
 
 /// Make the published figures out of the tracked ledger.
 ///
-/// Writes the tables of reports/results.md, and where every chain of the ledger
-/// ends into reports/heads.json, so that records which vanish later are missed.
+/// Writes the tables of README.md and reports/results.md, the page
+/// reports/index.html with its charts, and where every chain of the ledger ends
+/// into reports/heads.json, so that records which vanish later are missed.
 /// Nobody types a number.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -39,17 +47,20 @@ impl Report {
         let ledger = LedgerPlace::Tracked.folder(&repository);
         let (records, heads) =
             if ledger.exists() { (load(&ledger)?, heads(&ledger)?) } else { (Vec::new(), Vec::new()) };
-        let tables = tables(&records)?;
-        let path = repository.path(DOCUMENT);
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let mut stale = stale_blocks(&text, &tables)?;
+        let mut stale = Vec::new();
+        for (document, tables) in documents(&records)? {
+            stale.extend(self.document(&repository, document, &tables)?);
+        }
+        let page = page(&records, &heads)?;
+        let path = repository.path(PAGE);
+        if file::read(&path, MAX_BYTES).ok().as_deref() != Some(page.as_bytes()) {
+            stale.push(PAGE.to_owned());
+        }
         if read_anchors(&repository)? != heads {
             stale.push("heads".to_owned());
         }
         if !self.check {
-            let updated =
-                tables.iter().try_fold(text, |text, (name, table)| update_between_markers(&text, name, table))?;
-            replace_file(&path, &updated)?;
+            replace_file(&path, &page)?;
             write_anchors(&repository, &heads)?;
         }
         let verdict = if self.check && !stale.is_empty() { Verdict::Fail } else { Verdict::Pass };
@@ -60,14 +71,40 @@ impl Report {
             .print(format)?;
         Ok(verdict.into())
     }
+
+    /// What is stale in one document; it is made fresh unless this is a check.
+    fn document(
+        &self,
+        repository: &Repository,
+        name: &str,
+        tables: &BTreeMap<String, String>,
+    ) -> anyhow::Result<Vec<String>> {
+        let path = repository.path(name);
+        let text = file::read_text(&path, MAX_BYTES)?;
+        let blocks = stale_blocks(&text, tables).with_context(|| name.to_owned())?;
+        let mut stale: Vec<String> = blocks.into_iter().map(|block| format!("{name}: {block}")).collect();
+        if self.check {
+            // A figure outside the blocks is nobody's: writing cannot mend it.
+            stale.extend(typed_figures(&text).into_iter().map(|line| format!("{name}: typed: {line}")));
+        } else {
+            let updated =
+                tables.iter().try_fold(text, |text, (name, table)| update_between_markers(&text, name, table))?;
+            replace_file(&path, &updated)?;
+        }
+        Ok(stale)
+    }
 }
 
-/// Every generated table by the name of its block.
-fn tables(records: &[Record]) -> anyhow::Result<BTreeMap<String, String>> {
+/// Every generated table by document and by the name of its block.
+fn documents(records: &[Record]) -> anyhow::Result<[(&'static str, BTreeMap<String, String>); 2]> {
     let latest = latest(records)?;
     let of = |table: String| if records.is_empty() { "No record has been published yet.".to_owned() } else { table };
-    Ok(BTreeMap::from([
-        ("speed".to_owned(), of(speed_table_markdown(latest.iter().copied()))),
-        ("perplexity".to_owned(), of(perplexity_table_markdown(latest.iter().copied()))),
-    ]))
+    let all = || latest.iter().copied();
+    let results = BTreeMap::from([
+        ("speed".to_owned(), of(speed_table_markdown(all()))),
+        ("perplexity".to_owned(), of(perplexity_table_markdown(all()))),
+        ("fidelity".to_owned(), of(fidelity_table_markdown(all()))),
+    ]);
+    let readme = BTreeMap::from([("headline".to_owned(), of(headline_table_markdown(all())))]);
+    Ok([(RESULTS, results), (README, readme)])
 }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const EXAMPLES: &str = "\
 Examples:
   assay session-equivalence tiny-moe
-  assay session-equivalence tiny-moe --kv int4 --output json
+  assay session-equivalence tiny-moe --kv int4 --no-heatmap --output json
   assay session-equivalence tiny-moe-long --tokens 20000
   assay session-equivalence tiny-moe --endpoint http://127.0.0.1:8080";
 

@@ -58,6 +58,9 @@ pub struct ConfigFlags {
     /// Heatmap file
     #[arg(long, value_name = "FILE")]
     heatmap: Option<PathBuf>,
+    /// No heatmap: the config's is of another precision, say
+    #[arg(long, conflicts_with = "heatmap")]
+    no_heatmap: bool,
     /// Most experts promoted between two tokens
     #[arg(long, value_name = "N")]
     max_promotions_per_token: Option<usize>,
@@ -157,6 +160,9 @@ impl ConfigFlags {
         replace(&mut config.residency.max_promotions_per_token, self.max_promotions_per_token);
         config.planted_slowdown = self.planted_slowdown.or(config.planted_slowdown);
         replace(&mut config.residency.max_resident_share, self.max_resident_share);
+        if self.no_heatmap {
+            config.residency.heatmap = None;
+        }
         // A flag's path is the user's, from the current folder; a config's is from the repository's root.
         if let Some(path) = &self.heatmap {
             config.residency.heatmap = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));

@@ -64,6 +64,13 @@ impl Documents {
         })
     }
 
+    /// The first `count` tokens of each document, or all of a shorter one.
+    #[must_use]
+    pub fn first_tokens(mut self, count: usize) -> Self {
+        self.documents.iter_mut().for_each(|document| document.tokens.truncate(count));
+        self
+    }
+
     /// Out of separate places of every book of a prompt set.
     ///
     /// # Errors

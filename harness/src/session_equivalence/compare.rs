@@ -96,7 +96,9 @@ impl Comparison {
             let difference = (a - b).abs();
             self.difference_max = self.difference_max.max(difference);
             // A difference that is no number is the worst.
-            let is_worse = worst.as_ref().is_none_or(|worst| !(difference <= (worst.found - worst.expected).abs()));
+            let is_worse = worst
+                .as_ref()
+                .is_none_or(|worst| difference.is_nan() || difference > (worst.found - worst.expected).abs());
             if is_worse {
                 let of = found.names.get(index).cloned().unwrap_or_else(|| index.to_string());
                 worst = Some(ValueDifference { of, found: a, expected: b, differing: 0 });

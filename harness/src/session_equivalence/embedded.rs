@@ -114,4 +114,8 @@ impl<D: Device> Subject for Embedded<'_, D> {
         self.sessions = Sessions::new(self.engine, &self.checkpoint_sha256, store);
         true
     }
+
+    fn keeps_all(&self) -> bool {
+        false
+    }
 }

@@ -99,6 +99,10 @@ impl Subject for Endpoint<'_> {
     fn limit(&mut self, _: Option<usize>) -> bool {
         false
     }
+
+    fn keeps_all(&self) -> bool {
+        true
+    }
 }
 
 fn answered(answer: &Value, tokenizer: &Tokenizer) -> anyhow::Result<Answered> {

@@ -119,8 +119,8 @@ fn script<S: Subject>(
     let whole = [&first[..], &opening.ids, message].concat();
     let branched = [&first[..], &opening.ids, branch].concat();
     let reference = subject.ask(&Request::fresh(&whole, answer))?;
-    let mut judge = |path: &'static str, tokens: &[u32], found: &Answered, expected: &Answered, proof: Proof| {
-        let case = judged(path, (n, tokens.len()), found, expected, proof);
+    let mut judge = |path: &'static str, tokens: usize, (found, expected): (&Answered, &Answered), proof: Proof| {
+        let case = judged(path, (n, tokens), found, expected, proof);
         done(&case);
         cases.push(case);
     };
@@ -130,35 +130,56 @@ fn script<S: Subject>(
         Some(traced) if path == traced.path => Some(traced.found.as_path()),
         _ => None,
     };
-    let next = |path| Request { deliver: false, trace: trace(path), ..Request::new(&whole, answer) };
-    judge(FRESH, &whole, &reference, &reference, Proof::Nothing);
-    judge(REPEAT, &whole, &subject.ask(&Request::fresh(&whole, answer))?, &reference, Proof::Nothing);
-    if let Some(control) = subject.in_two_pieces(&next(CONTROL), n)? {
-        judge(CONTROL, &whole, &control, &reference, Proof::Nothing);
+    let mut messages = 0;
+    let mut next = |subject: &mut S, path: &'static str| {
+        if subject.keeps_all() {
+            messages += 1;
+            let mut message = message.clone();
+            let length = message.len();
+            message.rotate_left(messages % length);
+            let whole = [&first[..], &opening.ids, &message].concat();
+            // Afresh only afterwards: that is kept as well.
+            let found = subject.ask(&Request::new(&whole, answer))?;
+            return Ok((found, subject.ask(&Request::fresh(&whole, answer))?));
+        }
+        let request = Request { deliver: false, trace: trace(path), ..Request::new(&whole, answer) };
+        anyhow::Ok((subject.ask(&request)?, reference.clone()))
+    };
+    let size = whole.len();
+    judge(FRESH, size, (&reference, &reference), Proof::Nothing);
+    judge(REPEAT, size, (&subject.ask(&Request::fresh(&whole, answer))?, &reference), Proof::Nothing);
+    let control = Request { trace: trace(CONTROL), ..Request::fresh(&whole, answer) };
+    if let Some(control) = subject.in_two_pieces(&control, n)? {
+        judge(CONTROL, size, (&control, &reference), Proof::Nothing);
     }
     subject.limit(None);
-    let kept = subject.ask(&Request::new(first, answer))?;
-    judge("first prompt", first, &kept, &opening, Proof::Nothing);
-    judge(ACTIVE, &whole, &subject.ask(&next(ACTIVE))?, &reference, Proof::Reused(n));
+    judge("first prompt", n, (&subject.ask(&Request::new(first, answer))?, &opening), Proof::Nothing);
+    let (found, expected) = next(subject, ACTIVE)?;
+    judge(ACTIVE, size, (&found, &expected), Proof::Reused(n));
     subject.ask(&Request::new(other, answer))?;
-    judge(RESTORED, &whole, &subject.ask(&next(RESTORED))?, &reference, Proof::Restored(n));
+    let (found, expected) = next(subject, RESTORED)?;
+    judge(RESTORED, size, (&found, &expected), Proof::Restored(n));
     subject.cancel(&Request::new(&branched, answer))?;
-    judge(CANCELLED, &whole, &subject.ask(&next(CANCELLED))?, &reference, Proof::Reused(n));
+    let (found, expected) = next(subject, CANCELLED)?;
+    judge(CANCELLED, size, (&found, &expected), Proof::Reused(n));
     let theirs = subject.ask(&Request { other_tenant: true, ..Request::new(first, answer) })?;
-    judge("another tenant's own", first, &theirs, &opening, Proof::Nothing);
-    judge(TENANT, &whole, &subject.ask(&next(TENANT))?, &reference, Proof::Restored(n));
-    let afresh = subject.ask(&Request::fresh(&branched, answer))?;
-    judge(BRANCH, &branched, &subject.ask(&Request::new(&branched, answer))?, &afresh, Proof::Reused(n));
-    judge(RETURN, &whole, &subject.ask(&next(RETURN))?, &reference, Proof::Reused(n));
+    judge("another tenant's own", n, (&theirs, &opening), Proof::Nothing);
+    let (found, expected) = next(subject, TENANT)?;
+    judge(TENANT, size, (&found, &expected), Proof::Restored(n));
+    let found = subject.ask(&Request::new(&branched, answer))?;
+    let expected = subject.ask(&Request::fresh(&branched, answer))?;
+    judge(BRANCH, branched.len(), (&found, &expected), Proof::Reused(n));
+    let (found, expected) = next(subject, RETURN)?;
+    judge(RETURN, size, (&found, &expected), Proof::Reused(n));
     // Room for one of the two conversations: the other's state goes, is computed again, and goes out once more.
     if subject.limit(Some(n.max(other.len()))) {
         for tokens in [first, other] {
             subject.ask(&Request::new(tokens, answer))?;
         }
-        let gone = subject.ask(&Request::new(first, answer))?;
-        judge("evicted", first, &gone, &opening, Proof::Evicted);
+        judge("evicted", n, (&subject.ask(&Request::new(first, answer))?, &opening), Proof::Evicted);
         subject.ask(&Request { other_tenant: true, deliver: false, ..Request::new(other, answer) })?;
-        judge(EVICTED, &whole, &subject.ask(&next(EVICTED))?, &reference, Proof::Restored(n));
+        let (found, expected) = next(subject, EVICTED)?;
+        judge(EVICTED, size, (&found, &expected), Proof::Restored(n));
         subject.limit(None);
     }
     Ok(cases)

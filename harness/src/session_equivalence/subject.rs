@@ -77,4 +77,7 @@ pub trait Subject {
     /// Forgets all kept state, and keeps no more than `tokens` tokens' from now on (`None`: as many as it would); whether it
     /// could.
     fn limit(&mut self, tokens: Option<usize>) -> bool;
+
+    /// Whether the state of every request is kept, delivered or not: each path then needs a message of its own.
+    fn keeps_all(&self) -> bool;
 }

@@ -10,6 +10,7 @@ mod checkpoint;
 mod config_json;
 mod corpus;
 mod disk;
+mod fidelity;
 mod heatmap;
 mod ledger;
 mod place;

@@ -158,6 +158,12 @@ impl Place {
         fs::File::options().write(true).open(self.path(name)).unwrap().set_len(bytes).unwrap();
     }
 
+    /// Replaces the first bytes of a file.
+    pub(crate) fn overwrite(&self, name: &str, bytes: &[u8]) {
+        let mut file = fs::File::options().write(true).open(self.path(name)).unwrap();
+        std::io::Write::write_all(&mut file, bytes).unwrap();
+    }
+
     /// Copies a file or folder of a place where everything was built: the cache, the heatmap, a ledger of two records.
     pub(crate) fn copy_prepared(&self, name: &str) {
         static PREPARED: OnceLock<Place> = OnceLock::new();
@@ -166,6 +172,9 @@ impl Place {
             place.write("ids.json", "{\"a\": [1, 2, 3]}");
             place.must(&["perplexity", "small", "--token-ids", "ids.json"]);
             place.must(&["perplexity", "small", "--token-ids", "ids.json"]);
+            let baseline =
+                ["fidelity", "baseline", "small", "--token-ids", "ids.json", "--top-k", "10", "--to", "base.logits"];
+            place.must(&baseline);
             place.must(&["heatmap", "build", "small", "--to", "heat.json"]);
             place
         });

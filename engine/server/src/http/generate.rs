@@ -341,12 +341,12 @@ fn check_length(model: &ServedModel, prompt: usize, answer: usize, param: &str) 
     }
     let (context, longest) = (model.context_tokens, model.max_prompt_tokens);
     if prompt > longest {
-        return Err(ApiError::context(format!("the prompt has {prompt} tokens, expected at most {longest}")));
+        return Err(ApiError::context(param, format!("the prompt has {prompt} tokens, expected at most {longest}")));
     }
     // The last token of an answer is never fed back.
     if prompt + answer > context {
         let message = format!("{prompt} tokens of prompt and {answer} of answer exceed the context of {context}");
-        return Err(ApiError::context(message));
+        return Err(ApiError::context(param, message));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod cache;
 mod config;
+mod fidelity;
 mod heatmap;
 mod ledger;
 mod lists;
@@ -9,6 +10,7 @@ mod safetensors;
 mod tiny;
 mod tokenizer;
 mod tomls;
+mod trace;
 mod witness;
 
 use std::path::Path;
@@ -67,6 +69,8 @@ pub const TARGETS: &[Target] = &[
     ledger::TARGET,
     tomls::TARGET,
     lists::TARGET,
+    trace::TARGET,
+    fidelity::TARGET,
 ];
 
 /// Nothing beside the input.

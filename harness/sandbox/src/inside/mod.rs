@@ -185,7 +185,7 @@ fn wait_for(child: Pid) -> Result<(), Missing> {
 /// C: the first process of the pid namespace. When it ends, the kernel ends every other process in it.
 fn third(job: &Job, root: &Path) -> Result<Option<End>, Missing> {
     die_with_parent();
-    if !std::os::unix::process::parent_id().eq(&0) {
+    if std::os::unix::process::parent_id() != 0 {
         return Err(Missing(Mechanism::PidNamespace, "the first process sees its parent".to_owned()));
     }
     root::build(job, root)?;
