@@ -13,7 +13,23 @@ const PREFIX: usize = 48;
 
 #[test]
 fn baselines() {
-    insta::assert_snapshot!(check_all(files().into_iter().chain(headers()).chain(rows())));
+    insta::assert_snapshot!(without_lengths(&check_all(files().into_iter().chain(headers()).chain(rows()))));
+}
+
+/// The header holds the identity of what made it, machine included: its length is that machine's.
+fn without_lengths(said: &str) -> String {
+    let shown = |line: &str| {
+        if !(line.contains("header of") && line.contains("in a file of") || line.contains("as its header says")) {
+            return line.to_owned();
+        }
+        let word = |word: &str| {
+            let digits = word.trim_end_matches(',');
+            let is_length = digits.len() >= 3 && digits.bytes().all(|digit| digit.is_ascii_digit());
+            if is_length { word.replace(digits, "LENGTH") } else { word.to_owned() }
+        };
+        line.split(' ').map(word).collect::<Vec<_>>().join(" ")
+    };
+    said.split('\n').map(shown).collect::<Vec<_>>().join("\n")
 }
 
 /// A baseline of the ten largest at three positions.

@@ -47,7 +47,7 @@ const OWN_TOKENIZER: &str = "fixtures/models/tiny-moe";
 /// sandbox. Before that: a probe of the sandbox, controls of determinism, agents whose verdict is known. Every row is judged by itself.
 /// A key for an endpoint is taken from ASSAY_API_KEY. A run that was stopped goes on with --resume.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "assay adq run [OPTIONS] <--agent NAME|--config CONFIG|--endpoint URL>")]
 pub(super) struct Run {
     #[command(flatten)]
     subject: SubjectArgs,
