@@ -1,20 +1,10 @@
 // One token's norm, router and choice of experts: a composition of the twins `rms_norm`, `linear` (BF16) and `router_topk`.
 #include "decode.cuh"
+#include "routing.cuh"
 
 using namespace assay;
 
 constexpr u32 THREADS = 256;
-constexpr u32 MAX_EXPERTS = 1024;
-constexpr u32 SOFTMAX = 0, SOFTMAX_OF_CHOSEN = 1;  // 2: the sigmoid of each
-constexpr float SUM_FLOOR = 1e-20f;
-
-struct Routing {
-    u32 scoring;
-    u32 norm_topk_prob;
-    u32 n_group;
-    u32 topk_group;
-    float scaling_factor;
-};
 
 struct Route {
     const float* x;            // [cols]

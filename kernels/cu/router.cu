@@ -1,20 +1,10 @@
 // The choice of experts and their weights, and the sum of what they answer: twins in kernels/src/twin/{router,experts}.rs.
+#include "routing.cuh"
 #include "sum.cuh"
 
 using namespace assay;
 
-constexpr u32 MAX_EXPERTS = 1024;
 constexpr u32 MAX_GROUPS = 64;
-constexpr u32 SOFTMAX = 0, SOFTMAX_OF_CHOSEN = 1;  // 2: the sigmoid of each
-constexpr float SUM_FLOOR = 1e-20f;
-
-struct Routing {
-    u32 scoring;
-    u32 norm_topk_prob;
-    u32 n_group;
-    u32 topk_group;
-    float scaling_factor;
-};
 
 // exp(x[e] - max) over their sum, in the group-sum order; `sums` has a word for each run. In place on padded `scores`.
 __device__ void softmax(float* scores, u32 experts, float* sums) {

@@ -1,10 +1,10 @@
 //! `assay peer`
 
+use crate::compare::{Process, Side, order};
 use crate::config::ConfigArgs;
 use crate::evidence::{RunLog, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
-use crate::peer::own::{OwnRun, benchmark};
 use crate::peer::search::{Found, Room, Watched, search};
 use crate::peer::{CardWatch, LlamaBench, Setting, Workload, build};
 use crate::repository::Repository;
@@ -22,7 +22,7 @@ use assay_ledgers::{
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const EXAMPLES: &str = "\
@@ -110,29 +110,35 @@ impl LlamaCpp {
         let mut log = RunLog::default();
         let chosen = choose(&bench, watch.as_ref(), room, workloads, &mut log)?;
         let timed = u32::try_from(suite.repetitions.timed)?;
+        let side = self.own_side(&suite_path)?;
         let (mut peers, mut own) = (Vec::new(), Vec::new());
-        for round in 0..self.rounds {
-            for first in [true, false] {
-                crate::interrupt::check()?;
-                // A B, then B A: what drifts with time touches both alike.
-                if first == (round % 2 == 0) {
-                    eprintln!("round {}: llama.cpp", round + 1);
-                    peers.push(peer_turn(&bench, &chosen, watch.as_ref(), timed, &opened, &repository)?);
-                } else {
-                    eprintln!("round {}: assay", round + 1);
-                    own.push(benchmark(&self.config.to_args(), &suite_path)?);
-                }
+        for (turn, is_own) in order(self.rounds).enumerate() {
+            crate::interrupt::check()?;
+            if is_own {
+                eprintln!("turn {}: assay", turn + 1);
+                own.push(side.run(&[])?);
+            } else {
+                eprintln!("turn {}: llama.cpp", turn + 1);
+                peers.push(peer_turn(&bench, &chosen, watch.as_ref(), timed, &opened, &repository)?);
             }
         }
         let rows = rows(&chosen, &peers, &own)?;
-        let verdicts = vec![same_identity(&own), inside(&peers, room)];
-        let body = body(&bench, &peers, &own, rows, self.rounds)?;
+        let verdicts = vec![same_identity(&own)?, inside(&peers, room)];
+        let body = body(&bench, &side, &peers, &own, rows, self.rounds)?;
         log.line(&json!({ "settings": chosen.iter().map(|chosen| &chosen.found.best).collect::<Vec<_>>() }));
-        let identity = own.first().map(|run| run.identity.clone()).context("no turn of Assay")?;
+        let identity = own.first().map(|process| process.identity.clone()).context("no turn of Assay")?;
         let draft = Draft::comparison(Run::timing_off(), identity, body.clone());
         let evidence = record(&repository, draft, verdicts.clone(), &log)?;
         answer(&opened.loaded.name, &chosen, &body, &verdicts, &evidence)?.print(format)?;
         Ok(Exit::worst(verdicts.iter().map(|row| row.verdict)))
+    }
+
+    /// Assay's turns: a process of its own each, as the peer has.
+    fn own_side(&self, suite: &Path) -> anyhow::Result<Side> {
+        let binary = std::env::current_exe().context("finding this program")?;
+        let mut arguments = self.config.to_args();
+        arguments.extend(["--suite".into(), suite.as_os_str().to_owned()]);
+        Ok(Side { name: "assay".to_owned(), binary, arguments })
     }
 
     fn program(&self, repository: &Repository, cuda: bool) -> anyhow::Result<PathBuf> {
@@ -279,12 +285,12 @@ fn measure(workload: Workload) -> Measure {
 }
 
 /// Repetitions are paired in the order they ran: the nth of a round's turn with the nth of the other's.
-fn rows(chosen: &[Chosen], peers: &[PeerTurn], own: &[OwnRun]) -> anyhow::Result<Vec<ComparisonRow>> {
+fn rows(chosen: &[Chosen], peers: &[PeerTurn], own: &[Process]) -> anyhow::Result<Vec<ComparisonRow>> {
     let row = |(index, chosen): (usize, &Chosen)| {
         let (measure, tokens) = (measure(chosen.workload), u64::from(chosen.workload.tokens()));
         let a: Vec<f64> = peers.iter().flat_map(|turn| turn.samples[index].iter().copied()).collect();
-        let found = own.iter().map(|run| {
-            let row = run.rows.iter().find(|row| row.measure == measure && row.tokens == tokens);
+        let found = own.iter().map(|process| {
+            let row = process.rows.iter().find(|row| row.measure == measure && row.tokens == tokens);
             row.map(|row| row.samples.clone())
         });
         // A length that calibration did not allow gave way to a shorter one.
@@ -297,13 +303,13 @@ fn rows(chosen: &[Chosen], peers: &[PeerTurn], own: &[OwnRun]) -> anyhow::Result
     chosen.iter().enumerate().map(row).filter_map(Result::transpose).collect()
 }
 
-fn same_identity(own: &[OwnRun]) -> VerdictRow {
-    let first = own.first().map(|run| run.identity_sha256);
-    let same = own.iter().all(|run| Some(run.identity_sha256) == first);
+fn same_identity(own: &[Process]) -> anyhow::Result<VerdictRow> {
+    let hashes = own.iter().map(|process| Ok(process.identity.hash()?)).collect::<anyhow::Result<Vec<Sha256>>>()?;
+    let same = hashes.windows(2).all(|pair| pair[0] == pair[1]);
     let verdict = if same { Verdict::Pass } else { Verdict::Invalid };
     let reason =
         format!("{} turns of Assay, {}", own.len(), if same { "one identity" } else { "of several identities" });
-    VerdictRow { row: "one identity".to_owned(), verdict, reason }
+    Ok(VerdictRow { row: "one identity".to_owned(), verdict, reason })
 }
 
 fn inside(peers: &[PeerTurn], room: Option<Room>) -> VerdictRow {
@@ -322,12 +328,12 @@ fn inside(peers: &[PeerTurn], room: Option<Room>) -> VerdictRow {
 
 fn body(
     bench: &LlamaBench,
+    side: &Side,
     peers: &[PeerTurn],
-    own: &[OwnRun],
+    own: &[Process],
     rows: Vec<ComparisonRow>,
     rounds: usize,
 ) -> anyhow::Result<ComparisonBody> {
-    let own_binary = std::env::current_exe().context("finding this program")?;
     let a = ComparedSide {
         name: "llama.cpp".to_owned(),
         identity: None,
@@ -335,12 +341,12 @@ fn body(
         records: peers.iter().map(|turn| turn.record).collect(),
     };
     let b = ComparedSide {
-        name: "assay".to_owned(),
-        identity: own.first().map(|run| run.identity_sha256),
-        binary: Sha256::of_file(&own_binary)?,
-        records: own.iter().map(|run| run.evidence).collect(),
+        name: side.name.clone(),
+        identity: own.first().map(|process| process.identity.hash()).transpose()?,
+        binary: Sha256::of_file(&side.binary)?,
+        records: own.iter().map(|process| process.record).collect(),
     };
-    let order = (0..rounds).map(|round| if round % 2 == 0 { "AB" } else { "BA" }).collect();
+    let order = order(rounds).map(|is_own| if is_own { 'B' } else { 'A' }).collect();
     Ok(ComparisonBody { a, b, differences: Vec::new(), order, rows, resamples: 0, seed: "0".to_owned() })
 }
 

@@ -9,10 +9,11 @@ use crate::progress::Progress;
 use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Runtime};
 use crate::session_benchmark::{Script, Turn, run};
+use crate::speed::time_row;
 use crate::statistics::{Estimate, median, paired_ratio};
 use anyhow::ensure;
 use assay_engine::checkpoint::tokenizer::Tokenizer;
-use assay_ledgers::{Draft, Measure, Run, SpeedBody, SpeedRow, Verdict, VerdictRow};
+use assay_ledgers::{Draft, Measure, Run, SpeedBody, Verdict, VerdictRow};
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
@@ -93,13 +94,7 @@ impl SessionCacheBenchmark {
         drop(progress);
         let figures = figures(&phases)?;
         let verdicts = verdicts(&phases, &figures);
-        let inputs = IdentityInputs {
-            suite: None,
-            prompt_set: corpus.set.name().to_owned(),
-            texts: corpus.books.iter().map(|book| (book.file.clone(), book.canonical_sha256)).collect(),
-            tokenized: true,
-            sampled: true,
-        };
+        let inputs = IdentityInputs::of_corpus(&corpus);
         let identity = runtime.opened.identity(&repository, runtime.heatmap.as_ref(), inputs)?;
         let body = self.body(&phases)?;
         let draft = Draft::speed(timing, identity.clone(), body);
@@ -134,19 +129,7 @@ impl SessionCacheBenchmark {
             (Measure::SessionSave, phases[1].iter().map(|turn| turn.save_s).collect()),
         ];
         let row = |(measure, seconds): (Measure, Vec<f64>)| {
-            let samples: Vec<f64> = seconds.iter().map(|s| s * 1e3).collect();
-            let estimate = median(&samples)?;
-            anyhow::Ok(SpeedRow {
-                measure,
-                tokens: self.first as u64,
-                unit: "ms".to_owned(),
-                median: estimate.value,
-                ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),
-                best: samples.iter().copied().fold(f64::INFINITY, f64::min),
-                samples,
-                hcs: None,
-                modelled_link_s: None,
-            })
+            time_row(measure, self.first as u64, seconds.iter().map(|s| s * 1e3).collect())
         };
         Ok(SpeedBody {
             rows: rows.into_iter().map(row).collect::<anyhow::Result<_>>()?,

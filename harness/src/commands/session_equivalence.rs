@@ -97,13 +97,7 @@ impl SessionEquivalence {
         let mut log = RunLog::default();
         let mut subject = Embedded::new(&mut runtime.engine, &sha256);
         let cases = self.go(&mut subject, &conversations, &mut log)?;
-        let inputs = IdentityInputs {
-            suite: None,
-            prompt_set: corpus.set.name().to_owned(),
-            texts: corpus.books.iter().map(|book| (book.file.clone(), book.canonical_sha256)).collect(),
-            tokenized: true,
-            sampled: true,
-        };
+        let inputs = IdentityInputs::of_corpus(corpus);
         let identity = runtime.opened.identity(repository, runtime.heatmap.as_ref(), inputs)?;
         let verdicts = verdict_rows(&cases);
         let draft = Draft::new(EvidenceClass::Functional, identity.clone(), body(&cases, self.answer));

@@ -5,6 +5,7 @@ use crate::exit::InvalidEvidence;
 use anyhow::{Context, ensure};
 use assay_ledgers::{Identity, Sha256, SpeedRow};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -19,7 +20,7 @@ pub struct Side {
     /// The executable.
     pub binary: PathBuf,
     /// Its arguments: a config and flags that change it.
-    pub arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
 }
 
 /// One process that ran to its end.
@@ -48,7 +49,7 @@ struct Answer {
 impl Side {
     /// A config, with flags behind it, as `tiny-moe --vram 24MiB`.
     pub fn new(text: &str, binary: PathBuf) -> Self {
-        Side { name: text.to_owned(), binary, arguments: text.split_whitespace().map(str::to_owned).collect() }
+        Side { name: text.to_owned(), binary, arguments: text.split_whitespace().map(OsString::from).collect() }
     }
 
     /// Runs one process with `suite`, a file, and further arguments.

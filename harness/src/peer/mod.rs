@@ -3,13 +3,11 @@
 //! - [`build`]: llama-bench out of a llama.cpp source tree
 //! - [`bench`]: one run of it
 //! - [`memory`]: what a process takes of the card while it runs
-//! - [`own`]: Assay's turn
 //! - [`search`]: the peer's best setting inside a budget
 
 pub mod bench;
 pub mod build;
 pub mod memory;
-pub mod own;
 pub mod search;
 
 pub use bench::{LlamaBench, Row, Setting, Workload};

@@ -45,8 +45,14 @@ pub struct IdentityInputs {
 impl IdentityInputs {
     /// Those of a speed suite over a corpus.
     pub fn speed(suite: &SpeedSuite, suite_sha256: Sha256, corpus: &Corpus) -> Self {
+        let suite = SuiteInputs { name: suite.name.clone(), sha256: suite_sha256 };
+        IdentityInputs { suite: Some(suite), ..Self::of_corpus(corpus) }
+    }
+
+    /// Those of a command without a suite, over a corpus.
+    pub fn of_corpus(corpus: &Corpus) -> Self {
         IdentityInputs {
-            suite: Some(SuiteInputs { name: suite.name.clone(), sha256: suite_sha256 }),
+            suite: None,
             prompt_set: corpus.set.name().to_owned(),
             texts: corpus.books.iter().map(|book| (book.file.clone(), book.canonical_sha256)).collect(),
             tokenized: true,

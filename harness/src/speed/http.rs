@@ -5,6 +5,7 @@
 //! and two switches of thread a token. The server's own clock, read from its metrics, tells how much of it is the engine's.
 
 use super::plan::{PlannedRow, SpeedPlan};
+use super::summary::time_row;
 use crate::config::ConfigArgs;
 use crate::corpus::Prompt;
 use crate::evidence::RunLog;
@@ -26,7 +27,6 @@ use std::time::Instant;
 const MAX_TOKEN_RATIO: f64 = 1.05;
 /// Most that HTTP may add to the time to the first token, in ms.
 const MAX_FIRST_TOKEN_MS: f64 = 3.0;
-const UNIT: &str = "ms";
 
 /// One repetition, through HTTP and inside this process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -251,9 +251,9 @@ pub fn summarise_http(measured: &[HttpMeasured]) -> anyhow::Result<HttpSummary> 
     for row in measured {
         let column = |value: fn(&HttpSample) -> f64| row.samples.iter().map(value).collect::<Vec<f64>>();
         let (prompt, tokens) = (row.prompt_tokens as u64, row.tokens as u64);
-        rows.push(http_row(Measure::HttpFirstToken, prompt, column(|sample| sample.first_token_ms))?);
-        rows.push(http_row(Measure::HttpInterToken, tokens, column(|sample| sample.inter_token_ms))?);
-        rows.push(http_row(Measure::HttpLastToken, tokens + 1, column(|sample| sample.last_token_ms))?);
+        rows.push(time_row(Measure::HttpFirstToken, prompt, column(|sample| sample.first_token_ms))?);
+        rows.push(time_row(Measure::HttpInterToken, tokens, column(|sample| sample.inter_token_ms))?);
+        rows.push(time_row(Measure::HttpLastToken, tokens + 1, column(|sample| sample.last_token_ms))?);
         let ratio = paired_ratio(&column(|sample| sample.inter_token_ms), &column(|sample| sample.decode_ms))?;
         let added = median(&column(|sample| sample.first_token_ms - sample.prefill_ms))?;
         verdicts.push(judged(format!("HTTP time per token, {tokens} tokens"), ratio, MAX_TOKEN_RATIO, |value| {
@@ -278,21 +278,6 @@ pub fn summarise_http(measured: &[HttpMeasured]) -> anyhow::Result<HttpSummary> 
         ));
     }
     Ok(HttpSummary { rows, verdicts, lines })
-}
-
-fn http_row(measure: Measure, tokens: u64, samples: Vec<f64>) -> anyhow::Result<SpeedRow> {
-    let estimate = median(&samples)?;
-    Ok(SpeedRow {
-        measure,
-        tokens,
-        unit: UNIT.to_owned(),
-        median: estimate.value,
-        ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),
-        best: samples.iter().copied().fold(f64::INFINITY, f64::min),
-        samples,
-        hcs: None,
-        modelled_link_s: None,
-    })
 }
 
 /// PASS where the whole interval is below `limit`, FAIL where it is above, INCOMPLETE where the limit lies in it.

@@ -14,4 +14,4 @@ pub use http::{HttpMeasured, HttpSample, HttpSummary, run_http, summarise_http};
 pub use plan::{Cap, SpeedPlan};
 pub use run::{Measured, Sample, run};
 pub use summary::{Summary, summarise};
-pub(crate) use summary::{low_water, margin_kept};
+pub(crate) use summary::{low_water, margin_kept, time_row};

@@ -68,6 +68,25 @@ fn speed_row(row: &Measured, total: u64, device: DeviceKind) -> anyhow::Result<S
     })
 }
 
+/// A row of times, without residency: the best is the shortest.
+///
+/// # Errors
+/// Without samples, or with one that is not a number.
+pub(crate) fn time_row(measure: Measure, tokens: u64, samples_ms: Vec<f64>) -> anyhow::Result<SpeedRow> {
+    let estimate = median(&samples_ms)?;
+    Ok(SpeedRow {
+        measure,
+        tokens,
+        unit: "ms".to_owned(),
+        median: estimate.value,
+        ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),
+        best: samples_ms.iter().copied().fold(f64::INFINITY, f64::min),
+        samples: samples_ms,
+        hcs: None,
+        modelled_link_s: None,
+    })
+}
+
 /// Seconds on the modelled link; the host device alone has one.
 fn modelled(samples: &[&Sample], device: DeviceKind) -> Option<f64> {
     (device == DeviceKind::Host).then(|| samples.iter().map(|sample| sample.modelled_link_s).sum())

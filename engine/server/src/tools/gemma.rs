@@ -1,5 +1,6 @@
 //! Gemma's calls: `call:name{key:value,…}`, with strings between marks of their own, which nothing escapes.
 
+use super::reader::{Reader, Step};
 use super::values::{object, quoted};
 use super::{Attempt, Call};
 
@@ -18,88 +19,66 @@ pub(super) const GEMMA: Marks = Marks { closer: "<tool_call|>", quote: "<|\"|>" 
 pub(super) const FUNCTION_GEMMA: Marks = Marks { closer: "<end_function_call>", quote: "<escape>" };
 
 pub(super) fn attempt(text: &str, opener: &str, marks: &Marks) -> Attempt {
-    let mut reader = Reader { text, at: opener.len(), marks };
-    reader.call().unwrap_or_else(|attempt| attempt)
+    let mut parser = Parser { reader: Reader { text, at: opener.len() }, marks };
+    parser.call().unwrap_or_else(|attempt| attempt)
 }
 
-struct Reader<'t> {
-    text: &'t str,
-    at: usize,
+/// A call with the marks of its generation.
+struct Parser<'t> {
+    reader: Reader<'t>,
     marks: &'t Marks,
 }
 
-type Step<T> = Result<T, Attempt>;
-
-impl<'t> Reader<'t> {
-    fn rest(&self) -> &'t str {
-        &self.text[self.at..]
-    }
-
-    fn skip_space(&mut self) {
-        self.at = self.text.len() - self.rest().trim_start().len();
-    }
-
-    fn take(&mut self, mark: &str) -> Step<bool> {
-        if self.rest().starts_with(mark) {
-            self.at += mark.len();
-            return Ok(true);
-        }
-        if mark.starts_with(self.rest()) { Err(Attempt::Incomplete) } else { Ok(false) }
-    }
-
-    fn expect(&mut self, mark: &str) -> Step<()> {
-        if self.take(mark)? { Ok(()) } else { Err(Attempt::Malformed) }
-    }
-
+impl<'t> Parser<'t> {
     /// Text up to the first of `ends`, which stays.
     fn word(&mut self, ends: &[char]) -> Step<&'t str> {
-        let place = self.rest().find(ends).ok_or(Attempt::Incomplete)?;
-        let word = self.rest()[..place].trim();
-        self.at += place;
+        let place = self.reader.rest().find(ends).ok_or(Attempt::Incomplete)?;
+        let word = self.reader.rest()[..place].trim();
+        self.reader.at += place;
         Ok(word)
     }
 
     fn call(&mut self) -> Step<Attempt> {
-        self.skip_space();
-        self.expect("call:")?;
+        self.reader.skip_space();
+        self.reader.expect("call:")?;
         let name = self.word(&['{', '\n', '<'])?;
-        if name.is_empty() || !self.rest().starts_with('{') {
+        if name.is_empty() || !self.reader.rest().starts_with('{') {
             return Err(Attempt::Malformed);
         }
         let arguments = self.object(0)?;
-        self.skip_space();
-        self.expect(self.marks.closer)?;
-        Ok(Attempt::Calls(vec![Call { name: name.to_owned(), arguments }], self.at))
+        self.reader.skip_space();
+        self.reader.expect(self.marks.closer)?;
+        Ok(Attempt::Calls(vec![Call { name: name.to_owned(), arguments }], self.reader.at))
     }
 
     fn string(&mut self) -> Step<Option<&'t str>> {
-        if !self.take(self.marks.quote)? {
+        if !self.reader.take(self.marks.quote)? {
             return Ok(None);
         }
-        let end = self.rest().find(self.marks.quote).ok_or(Attempt::Incomplete)?;
-        let text = &self.rest()[..end];
-        self.at += end + self.marks.quote.len();
+        let end = self.reader.rest().find(self.marks.quote).ok_or(Attempt::Incomplete)?;
+        let text = &self.reader.rest()[..end];
+        self.reader.at += end + self.marks.quote.len();
         Ok(Some(text))
     }
 
     fn object(&mut self, depth: usize) -> Step<String> {
-        self.expect("{")?;
+        self.reader.expect("{")?;
         let mut fields: Vec<(String, String)> = Vec::new();
         loop {
-            self.skip_space();
-            if self.take("}")? {
+            self.reader.skip_space();
+            if self.reader.take("}")? {
                 return Ok(object(&fields));
             }
             if !fields.is_empty() {
-                self.expect(",")?;
-                self.skip_space();
+                self.reader.expect(",")?;
+                self.reader.skip_space();
             }
             let key = match self.string()? {
                 Some(key) => key,
                 None => self.word(&[':', ',', '{', '}', '\n'])?,
             };
-            self.skip_space();
-            self.expect(":")?;
+            self.reader.skip_space();
+            self.reader.expect(":")?;
             if key.is_empty() || fields.iter().any(|(name, _)| name == key) {
                 return Err(Attempt::Malformed);
             }
@@ -109,15 +88,15 @@ impl<'t> Reader<'t> {
     }
 
     fn list(&mut self, depth: usize) -> Step<String> {
-        self.expect("[")?;
+        self.reader.expect("[")?;
         let mut values: Vec<String> = Vec::new();
         loop {
-            self.skip_space();
-            if self.take("]")? {
+            self.reader.skip_space();
+            if self.reader.take("]")? {
                 return Ok(format!("[{}]", values.join(", ")));
             }
             if !values.is_empty() {
-                self.expect(",")?;
+                self.reader.expect(",")?;
             }
             values.push(self.value(depth + 1)?);
         }
@@ -127,8 +106,8 @@ impl<'t> Reader<'t> {
         if depth > MAX_DEPTH {
             return Err(Attempt::Malformed);
         }
-        self.skip_space();
-        match self.rest().chars().next() {
+        self.reader.skip_space();
+        match self.reader.rest().chars().next() {
             None => Err(Attempt::Incomplete),
             Some('{') => self.object(depth),
             Some('[') => self.list(depth),

@@ -3,6 +3,7 @@
 //! - [`Grammar`]: the forms, and which one a template has
 //! - `scanner`: text and calls apart, chunk by chunk
 //! - `json_call`, `xml_call`, `gemma`: one call's text; `harmony`: gpt-oss's channels
+//! - `reader`: a call's text, read from front to back
 //! - `values`: what a bare value means under a tool's JSON schema
 //!
 //! A call is reported once it is whole, so no border between chunks can cut its arguments. What turns out to be no call, or is
@@ -12,6 +13,7 @@ mod gemma;
 mod grammar;
 mod harmony;
 mod json_call;
+mod reader;
 mod scanner;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Calls whose arguments stand between tags: Qwen's function form, DeepSeek's DSML, MiniMax's invoke, GLM's keys and values.
 
+use super::reader::{Reader, Step};
 use super::values::{object, quoted};
 use super::{Attempt, Call, ToolSchemas};
 
@@ -57,37 +58,7 @@ pub(super) const DSML_FUNCTIONS: Tags = Tags {
 /// The same within `<｜DSML｜tool_calls>`.
 pub(super) const DSML_TOOLS: Tags = Tags { block_close: "</｜DSML｜tool_calls>", ..DSML_FUNCTIONS };
 
-/// What is left of a text while it is read. `None` of a step is an [`Attempt`] that ends the reading.
-struct Reader<'t> {
-    text: &'t str,
-    at: usize,
-}
-
-type Step<T> = Result<T, Attempt>;
-
 impl<'t> Reader<'t> {
-    fn rest(&self) -> &'t str {
-        &self.text[self.at..]
-    }
-
-    fn skip_space(&mut self) {
-        self.at = self.text.len() - self.rest().trim_start().len();
-    }
-
-    /// Whether `mark` comes next; takes it.
-    fn take(&mut self, mark: &str) -> Step<bool> {
-        if self.rest().starts_with(mark) {
-            self.at += mark.len();
-            return Ok(true);
-        }
-        // Cut off within the mark: nobody knows yet.
-        if mark.starts_with(self.rest()) { Err(Attempt::Incomplete) } else { Ok(false) }
-    }
-
-    fn expect(&mut self, mark: &str) -> Step<()> {
-        if self.take(mark)? { Ok(()) } else { Err(Attempt::Malformed) }
-    }
-
     /// Text up to the next `mark`, which is taken.
     fn until(&mut self, mark: &str) -> Step<&'t str> {
         let place = self.rest().find(mark).ok_or(Attempt::Incomplete)?;
