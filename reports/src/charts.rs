@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
 use assay_ledgers::{
-    Body, ExpertQuantization, Identity, Measure, NumberFormat, PerplexityBody, Record, SpeedBody, SpeedRow, Verdict,
+    Body, ExpertQuantization, Hcs, Identity, Measure, NumberFormat, PerplexityBody, Record, SpeedBody, SpeedRow,
+    Verdict,
 };
 
 use crate::figures::{bytes, figure};
+use crate::limits::Limits;
 use crate::plot::{Axis, Chart, Point, Scale, Series, Vertical};
 use crate::tables::{format_name, reference_hash};
 
@@ -24,6 +26,7 @@ pub(crate) struct Exhibit {
 
 /// Every chart. `latest` is what still counts, `all` every record there is.
 pub(crate) fn exhibits(latest: &[&Record], all: &[Record]) -> Vec<Exhibit> {
+    let limits = Limits::new(latest);
     let exhibit = |id, title, words, chart: Option<Chart>, missing: &str| {
         let drawable = chart.filter(|chart| chart.points().next().is_some());
         Exhibit { id, title, words, chart: drawable.ok_or_else(|| missing.to_owned()) }
@@ -32,16 +35,17 @@ pub(crate) fn exhibits(latest: &[&Record], all: &[Record]) -> Vec<Exhibit> {
         exhibit(
             "decode",
             "Decode speed",
-            "Median of each configuration with its 95 % interval. The short line is what the link alone would allow for the bytes \
-             that were moved, where the link is a declared one.",
-            Some(speed(latest, Measure::Decode)),
+            "Median of each configuration with its 95 % interval. The short line is what the machine would allow: on a card its link for \
+             the bytes that were moved or its memory for the weights that were read, whichever takes longer, as measured in the same \
+             run or, for older records, by the newest roofline of that card; on the host device the declared link.",
+            Some(speed(latest, Measure::Decode, &limits)),
             "no speed record has a decode row",
         ),
         exhibit(
             "prefill",
             "Prefill speed",
-            "As above, for prompts.",
-            Some(speed(latest, Measure::Prefill)),
+            "As above, for prompts; here a card's matrix product stands in the place of its memory.",
+            Some(speed(latest, Measure::Prefill, &limits)),
             "no speed record has a prefill row",
         ),
         exhibit(
@@ -105,12 +109,6 @@ fn longest(body: &SpeedBody, measure: Measure) -> Option<&SpeedRow> {
     rows(body, measure).max_by_key(|row| row.tokens)
 }
 
-/// What the link alone allows, where it is a declared one: tokens of all repetitions over its seconds.
-fn limit(row: &SpeedRow) -> Option<f64> {
-    let seconds = row.modelled_link_s.filter(|&seconds| seconds > 0.0)?;
-    Some(row.tokens as f64 * row.samples.len() as f64 / seconds)
-}
-
 fn rate_axis(label: &str, scale: Scale) -> Axis {
     Axis { label: label.to_owned(), scale, print: figure_short, least: None }
 }
@@ -130,21 +128,26 @@ fn percent_tick(share: f64) -> String {
 }
 
 /// A row for each configuration and length.
-fn speed(records: &[&Record], measure: Measure) -> Chart {
+fn speed(records: &[&Record], measure: Measure, limits: &Limits<'_>) -> Chart {
     let mut names = Vec::new();
     let mut series: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     for (record, identity, body) in speeds(records) {
         for row in rows(body, measure) {
-            names.push(format!("{}, {}: {} tokens", model(identity), bytes(identity.memory.vram_bytes), row.tokens));
+            let budget = bytes(identity.memory.vram_bytes);
+            names.push(format!("{}, {budget}{}: {} tokens", model(identity), resident(row.hcs.as_ref()), row.tokens));
             let mut point = Point::new(row.median, (names.len() - 1) as f64, reference_hash(record));
-            (point.ci95, point.limit) = (row.ci95, limit(row));
+            (point.ci95, point.limit) = (row.ci95, limits.of(identity, body, row));
             series.entry(identity.device.name.clone()).or_default().push(point);
         }
     }
     Chart {
         x: rate_axis("tok/s", Scale::Log),
         y: Vertical::Rows(names),
-        limit: series.values().flatten().any(|point| point.limit.is_some()).then(|| "the link alone".to_owned()),
+        limit: series
+            .values()
+            .flatten()
+            .any(|point| point.limit.is_some())
+            .then(|| "what the machine allows".to_owned()),
         series: named(series, false),
         reference: None,
     }
@@ -182,7 +185,8 @@ fn length(records: &[&Record]) -> Option<Chart> {
                 assay_ledgers::ArithmeticIdentity::Exact => "",
                 assay_ledgers::ArithmeticIdentity::Tensor => ", tensor cores",
             };
-            let name = format!("{}, {budget}{arithmetic}, {}", model(identity), identity.device.name);
+            let resident = resident(row.hcs.as_ref());
+            let name = format!("{}, {budget}{resident}{arithmetic}, {}", model(identity), identity.device.name);
             series.entry(name).or_default().push(point);
         }
     }
@@ -208,7 +212,8 @@ fn memory(records: &[&Record]) -> Option<Chart> {
             continue;
         }
         let row = names.len() as f64;
-        names.push(format!("{}, {} on {}", model(identity), bytes(budget), identity.device.name));
+        let resident = resident(body.hcs.as_ref());
+        names.push(format!("{}, {}{resident} on {}", model(identity), bytes(budget), identity.device.name));
         for (series, phase) in series.iter_mut().zip(PHASES) {
             if let Some(&free) = body.low_water_bytes.get(phase) {
                 let mut point = Point::new(share(free, budget), row, reference_hash(record));
@@ -343,6 +348,12 @@ fn named(series: BTreeMap<String, Vec<Point>>, joined: bool) -> Vec<Series> {
 
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
+}
+
+/// `, 25 % resident`
+fn resident(hcs: Option<&Hcs>) -> String {
+    let hcs = hcs.filter(|hcs| hcs.total > 0);
+    hcs.map_or_else(String::new, |hcs| format!(", {:.0} % resident", 100.0 * share(hcs.resident, hcs.total)))
 }
 
 /// `tiny-moe int4 search`, or `qwen3-30b-a3b int4 (synthetic)`.

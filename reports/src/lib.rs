@@ -8,6 +8,7 @@ mod blocks;
 mod charts;
 mod figures;
 mod html;
+mod limits;
 mod plot;
 mod select;
 mod tables;

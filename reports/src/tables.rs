@@ -8,6 +8,7 @@ use assay_ledgers::{
 };
 
 use crate::figures::{bytes, difference, figure, interval, percent};
+use crate::limits::Limits;
 
 /// The speed rows of `records` (others are passed over): the median with its interval, the best beside it.
 pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
@@ -20,14 +21,17 @@ pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -
         "#95 % interval",
         "#Best",
         "Unit",
+        "#Of the limit",
         "#Resident",
         "#Hits",
         "Record",
     ]);
+    let records: Vec<&Record> = records.into_iter().collect();
+    let limits = Limits::new(&records);
     for record in records {
         let (Body::Speed(body), Some(identity)) = (&record.body, &record.identity) else { continue };
         for row in &body.rows {
-            table.row(&speed_cells(record, identity, row));
+            table.row(&speed_cells(record, identity, row, limits.of(identity, body, row)));
         }
         table.findings(record);
     }
@@ -135,7 +139,7 @@ pub fn perplexity_table_markdown<'a>(records: impl IntoIterator<Item = &'a Recor
     table.finish()
 }
 
-fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow) -> [String; 11] {
+fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow, limit: Option<f64>) -> [String; 12] {
     let dash = || "–".to_owned();
     let hcs = row.hcs.as_ref();
     [
@@ -147,6 +151,7 @@ fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow) -> [String;
         interval(row.ci95, figure),
         figure(row.best),
         row.unit.clone(),
+        limit.map_or_else(dash, |limit| percent(row.median / limit)),
         hcs.map_or_else(dash, |hcs| format!("{} of {}", hcs.resident, hcs.total)),
         hcs.and_then(|hcs| hcs.hit_rate).map_or_else(dash, percent),
         reference(record),

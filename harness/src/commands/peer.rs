@@ -1,15 +1,15 @@
 //! `assay peer`
 
-use crate::compare::{Process, Side, order};
+use crate::compare::{Process, Side, disturbed, observations, order};
 use crate::config::ConfigArgs;
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, record_seen};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::peer::search::{Found, Room, Watched, search};
 use crate::peer::{CardWatch, LlamaBench, Setting, Workload, build};
 use crate::repository::Repository;
-use crate::runtime::Opened;
-use crate::statistics::{median, paired_ratio};
+use crate::runtime::{Opened, Seen, Watch};
+use crate::statistics::{Bootstrap, median};
 use crate::suite::SpeedSuite;
 use anyhow::{Context, ensure};
 use assay_engine::device::DeviceKind;
@@ -90,6 +90,8 @@ struct PeerTurn {
     record: Sha256,
     /// Most that the card held, bytes.
     peak_bytes: Option<u64>,
+    /// What else happened meanwhile.
+    seen: Seen,
 }
 
 impl LlamaCpp {
@@ -122,14 +124,19 @@ impl LlamaCpp {
                 peers.push(peer_turn(&bench, &chosen, watch.as_ref(), timed, &opened, &repository)?);
             }
         }
-        let rows = rows(&chosen, &peers, &own)?;
+        let bootstrap = Bootstrap::default();
+        let rows = rows(&chosen, &peers, &own, bootstrap)?;
         let verdicts = vec![same_identity(&own)?, inside(&peers, room)];
-        let body = body(&bench, &side, &peers, &own, rows, self.rounds)?;
+        let body = body(&bench, &side, &peers, &own, rows, self.rounds, bootstrap)?;
+        let turns: Vec<&Seen> =
+            peers.iter().map(|turn| &turn.seen).chain(own.iter().map(|process| &process.seen)).collect();
+        let seen = observations(&turns);
         log.line(&json!({ "settings": chosen.iter().map(|chosen| &chosen.found.best).collect::<Vec<_>>() }));
         let identity = own.first().map(|process| process.identity.clone()).context("no turn of Assay")?;
         let draft = Draft::comparison(Run::timing_off(), identity, body.clone());
-        let evidence = record(&repository, draft, verdicts.clone(), &log)?;
-        answer(&opened.loaded.name, &chosen, &body, &verdicts, &evidence)?.print(format)?;
+        let evidence = record_seen(&repository, draft, verdicts.clone(), &log, seen.clone())?;
+        let answer = answer(&opened.loaded.name, &chosen, &body, &verdicts, &evidence)?;
+        disturbed(&seen).into_iter().fold(answer, Answer::line).print(format)?;
         Ok(Exit::worst(verdicts.iter().map(|row| row.verdict)))
     }
 
@@ -239,12 +246,14 @@ fn peer_turn(
         ("budget_bytes".to_owned(), opened.loaded.config.memory.vram.0.to_string()),
     ]);
     let (mut subject, mut commands) = (String::new(), Vec::new());
+    let mut seen = Watch::start(opened.loaded.config.device);
     for Chosen { workload, found } in chosen {
         let best: &Setting = &found.best.setting;
         if let Some(watch) = watch {
             watch.take_peak();
         }
         let finished = bench.run(best, &[best.n_ubatch], &[best.threads], *workload, timed, watch)?;
+        seen.look();
         log.line(&json!({ "command": finished.command, "raw": finished.raw }));
         let row = &finished.rows[0];
         subject = format!("llama.cpp {} of {} {}", row.build_commit, build::PACKAGE, build::VERSION);
@@ -264,10 +273,11 @@ fn peer_turn(
         samples.push(row.samples_ts.clone());
         commands.push(finished.command);
     }
+    let seen = seen.finish();
     let body = ExternalBody { subject, source: commands.join("\n"), setting, rows };
     let draft = Draft::without_identity(EvidenceClass::ControlledDevelopment, body);
-    let record = record(repository, draft, Vec::new(), &log)?;
-    Ok(PeerTurn { samples, record, peak_bytes })
+    let record = record_seen(repository, draft, Vec::new(), &log, seen.observations())?;
+    Ok(PeerTurn { samples, record, peak_bytes, seen })
 }
 
 fn row_name(workload: Workload) -> String {
@@ -284,8 +294,14 @@ fn measure(workload: Workload) -> Measure {
     }
 }
 
-/// Repetitions are paired in the order they ran: the nth of a round's turn with the nth of the other's.
-fn rows(chosen: &[Chosen], peers: &[PeerTurn], own: &[Process]) -> anyhow::Result<Vec<ComparisonRow>> {
+/// As in `assay compare`, but of repetitions, since turns are few: they are paired in the order they ran, the nth of a round's turn
+/// with the nth of the other's.
+fn rows(
+    chosen: &[Chosen],
+    peers: &[PeerTurn],
+    own: &[Process],
+    bootstrap: Bootstrap,
+) -> anyhow::Result<Vec<ComparisonRow>> {
     let row = |(index, chosen): (usize, &Chosen)| {
         let (measure, tokens) = (measure(chosen.workload), u64::from(chosen.workload.tokens()));
         let a: Vec<f64> = peers.iter().flat_map(|turn| turn.samples[index].iter().copied()).collect();
@@ -296,7 +312,7 @@ fn rows(chosen: &[Chosen], peers: &[PeerTurn], own: &[Process]) -> anyhow::Resul
         // A length that calibration did not allow gave way to a shorter one.
         let Some(b) = found.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let b = b.concat();
-        let ratio = paired_ratio(&b, &a)?;
+        let ratio = bootstrap.paired_ratio(&b, &a)?;
         let ratio = Interval95 { value: ratio.value, ci95: ratio.ci95.map(|interval| [interval.low, interval.high]) };
         Ok(Some(ComparisonRow { measure, tokens, unit: "tok/s".to_owned(), a, b, ratio }))
     };
@@ -333,6 +349,7 @@ fn body(
     own: &[Process],
     rows: Vec<ComparisonRow>,
     rounds: usize,
+    bootstrap: Bootstrap,
 ) -> anyhow::Result<ComparisonBody> {
     let a = ComparedSide {
         name: "llama.cpp".to_owned(),
@@ -347,7 +364,8 @@ fn body(
         records: own.iter().map(|process| process.record).collect(),
     };
     let order = order(rounds).map(|is_own| if is_own { 'B' } else { 'A' }).collect();
-    Ok(ComparisonBody { a, b, differences: Vec::new(), order, rows, resamples: 0, seed: "0".to_owned() })
+    let (resamples, seed) = (u64::from(bootstrap.resamples), bootstrap.seed.to_string());
+    Ok(ComparisonBody { a, b, differences: Vec::new(), order, rows, resamples, seed })
 }
 
 fn answer(

@@ -139,6 +139,8 @@ impl SessionCacheBenchmark {
             cold_path: None,
             layers: Vec::new(),
             driver: None,
+            work: None,
+            roofline: None,
         })
     }
 }

@@ -5,6 +5,7 @@ use crate::corpus::Prompt;
 use crate::evidence::RunLog;
 use crate::interrupt;
 use crate::progress::Progress;
+use crate::runtime::Watch;
 use anyhow::ensure;
 use assay_engine::Engine;
 use assay_engine::device::Device;
@@ -41,7 +42,7 @@ pub struct Measured {
     pub samples: Vec<Sample>,
 }
 
-/// Runs the plan. The token says that no timing instrumentation is in the engine.
+/// Runs the plan; `watch` looks up between repetitions. The token says that no timing instrumentation is in the engine.
 ///
 /// # Errors
 /// When the engine fails, a count of tokens is not the planned one, or the user interrupts.
@@ -49,6 +50,7 @@ pub fn run<D: Device>(
     _timing: &Run<TimingOff>,
     engine: &mut Engine<D>,
     plan: &SpeedPlan,
+    watch: &mut Watch,
     log: &mut RunLog,
 ) -> anyhow::Result<Vec<Measured>> {
     ensure!(!engine.is_traced(), "a trace is being written: a traced run gives no speed row");
@@ -71,6 +73,7 @@ pub fn run<D: Device>(
             let Some(prompt) = row.timed.get(round) else { continue };
             interrupt::check()?;
             let sample = time(engine, row, prompt)?;
+            watch.look();
             log.line(&entry("timed", row, prompt, &sample));
             measured.samples.push(sample);
             progress.advance(1);
