@@ -134,15 +134,20 @@ fn speed(records: &[&Record], measure: Measure, limits: &Limits<'_>) -> Chart {
     for (record, identity, body) in speeds(records) {
         for row in rows(body, measure) {
             let budget = bytes(identity.memory.vram_bytes);
-            names.push(format!("{}, {budget}{}: {} tokens", model(identity), resident(row.hcs.as_ref()), row.tokens));
+            let suite = identity.suite.as_ref().map_or_else(String::new, |suite| format!(" ({})", suite.name));
+            let resident = resident(row.hcs.as_ref());
+            names.push((format!("{}, {budget}{resident}: {} tokens", model(identity), row.tokens), suite));
             let mut point = Point::new(row.median, (names.len() - 1) as f64, reference_hash(record));
             (point.ci95, point.limit) = (row.ci95, limits.of(identity, body, row));
             series.entry(identity.device.name.clone()).or_default().push(point);
         }
     }
+    // The suite says what else differs, such as the prompt before an answer.
+    let is_ambiguous = |name: &str| names.iter().filter(|(other, _)| other == name).count() > 1;
+    let named_rows = names.iter().map(|(name, suite)| format!("{name}{}", if is_ambiguous(name) { suite } else { "" }));
     Chart {
         x: rate_axis("tok/s", Scale::Log),
-        y: Vertical::Rows(names),
+        y: Vertical::Rows(named_rows.collect()),
         limit: series
             .values()
             .flatten()
@@ -309,7 +314,7 @@ fn timeline(records: &[Record]) -> Option<Chart> {
     }
     series.retain(|series| !series.points.is_empty());
     (!records.is_empty()).then(|| Chart {
-        x: Axis { label: "UTC".to_owned(), scale: Scale::Linear, print: time_tick, least: None },
+        x: Axis { label: "UTC".to_owned(), scale: Scale::Time, print: time_tick, least: None },
         y: Vertical::Rows(kinds.into_iter().map(str::to_owned).collect()),
         series,
         limit: None,

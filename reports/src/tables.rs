@@ -15,6 +15,7 @@ pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -
     let mut table = Table::new(&[
         "Configuration",
         "Machine",
+        "Suite",
         "Measure",
         "#Tokens",
         "#Median",
@@ -41,7 +42,7 @@ pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -
 /// The longest prompt and the longest answer of each speed record: what a reader wants to see first.
 pub fn headline_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
     let mut table =
-        Table::new(&["Configuration", "Machine", "#Prefill, tok/s", "#Decode, tok/s", "#Resident", "Record"]);
+        Table::new(&["Configuration", "Machine", "Suite", "#Prefill, tok/s", "#Decode, tok/s", "#Resident", "Record"]);
     for record in records {
         let (Body::Speed(body), Some(identity)) = (&record.body, &record.identity) else { continue };
         let longest = |measure| body.rows.iter().filter(|row| row.measure == measure).max_by_key(|row| row.tokens);
@@ -57,6 +58,7 @@ pub fn headline_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>
         table.row(&[
             configuration(identity),
             machine(identity),
+            suite(identity),
             cell(longest(Measure::Prefill)),
             cell(decode),
             resident.map_or_else(|| "–".to_owned(), |hcs| format!("{} of {}", hcs.resident, hcs.total)),
@@ -139,12 +141,13 @@ pub fn perplexity_table_markdown<'a>(records: impl IntoIterator<Item = &'a Recor
     table.finish()
 }
 
-fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow, limit: Option<f64>) -> [String; 12] {
+fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow, limit: Option<f64>) -> [String; 13] {
     let dash = || "–".to_owned();
     let hcs = row.hcs.as_ref();
     [
         configuration(identity),
         machine(identity),
+        suite(identity),
         row.measure.as_str().replace('_', " "),
         row.tokens.to_string(),
         figure(row.median),
@@ -215,6 +218,11 @@ fn machine(identity: &Identity) -> String {
     let device = &identity.device;
     let threads = device.threads;
     format!("{}, {threads} thread{}", device.name, if threads == 1 { "" } else { "s" })
+}
+
+/// What decides lengths, prompts and repetitions.
+fn suite(identity: &Identity) -> String {
+    identity.suite.as_ref().map_or_else(|| "–".to_owned(), |suite| suite.name.clone())
 }
 
 /// A record as it was first written.

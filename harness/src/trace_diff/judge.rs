@@ -152,6 +152,8 @@ fn contract(expected: &Contract, found: &Contract) -> Vec<ContractDifference> {
 struct Progress {
     ended: bool,
     alone: u64,
+    /// Of them, those behind the last event that is in both.
+    trailing: u64,
     first_alone: Vec<Site>,
 }
 
@@ -168,6 +170,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn both(&mut self, expected: &Reader, found: &Reader, a: &Line, b: &Line) -> Result<(), TraceFileError> {
+        self.sides.iter_mut().for_each(|side| side.trailing = 0);
         let event = expected.parse(&a.raw, a.number)?;
         if a.raw == b.raw {
             self.order(0, expected, &event, a)?;
@@ -264,6 +267,7 @@ impl Work<'_> {
             }
             let progress = &mut self.sides[side];
             progress.alone += 1;
+            progress.trailing += 1;
             if progress.first_alone.len() < LISTED {
                 progress.first_alone.push(Site::of(&event, line.number));
             }
@@ -312,20 +316,24 @@ impl Work<'_> {
             None if compared == 0 => row("values", Verdict::Incomplete, "no event is in both traces".to_owned()),
             None => row("values", Verdict::Pass, format!("{compared} events are equal ({})", self.tolerance)),
         });
-        let alone = [self.sides[0].alone, self.sides[1].alone];
-        rows.push(match alone {
-            [0, 0] => row("structure", Verdict::Pass, "no event is in one trace alone".to_owned()),
+        let cut = [0, 1].map(|side: usize| !self.sides[side].ended || readers[side].torn);
+        // What lies behind the point at which the other trace was cut short may have been there.
+        let unjudged = [0, 1].map(|side: usize| if cut[1 - side] { self.sides[side].trailing } else { 0 });
+        rows.push(match [0, 1].map(|side: usize| self.sides[side].alone - unjudged[side]) {
+            [0, 0] if unjudged == [0, 0] => {
+                row("structure", Verdict::Pass, "no event is in one trace alone".to_owned())
+            }
+            [0, 0] => {
+                let behind = unjudged[0] + unjudged[1];
+                let reason = format!("{behind} events lie behind the point where the other trace was cut short");
+                row("structure", Verdict::Incomplete, reason)
+            }
             [expected, found] => {
                 row("structure", Verdict::Fail, format!("{expected} events are missing, {found} were not expected"))
             }
         });
-        let open: Vec<&str> = ["expected", "found"]
-            .into_iter()
-            .zip(&self.sides)
-            .zip(readers)
-            .filter(|((_, side), reader)| !side.ended || reader.torn)
-            .map(|((name, _), _)| name)
-            .collect();
+        let open: Vec<&str> =
+            ["expected", "found"].into_iter().zip(cut).filter_map(|(name, cut)| cut.then_some(name)).collect();
         rows.push(match open.as_slice() {
             [] => row("completeness", Verdict::Pass, "both traces have their end".to_owned()),
             names => row("completeness", Verdict::Incomplete, format!("cut short: {}", names.join(", "))),
