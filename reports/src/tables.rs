@@ -178,7 +178,7 @@ fn perplexity_cells(record: &Record, identity: &Identity, body: &PerplexityBody)
 }
 
 /// `tiny-moe, experts int4 (amax), KV bf16, 48 MiB`.
-fn configuration(identity: &Identity) -> String {
+pub(crate) fn configuration(identity: &Identity) -> String {
     let precision = &identity.precision;
     let scales = match precision.expert_quantization {
         None => "",
@@ -214,7 +214,7 @@ pub(crate) const fn format_name(format: NumberFormat) -> &'static str {
     }
 }
 
-fn machine(identity: &Identity) -> String {
+pub(crate) fn machine(identity: &Identity) -> String {
     let device = &identity.device;
     let threads = device.threads;
     format!("{}, {threads} thread{}", device.name, if threads == 1 { "" } else { "s" })
@@ -230,19 +230,19 @@ pub(crate) fn reference_hash(record: &Record) -> String {
     record.original_hash().short()
 }
 
-fn reference(record: &Record) -> String {
+pub(crate) fn reference(record: &Record) -> String {
     format!("`{}`", reference_hash(record))
 }
 
 /// A Markdown table; a header that starts with `#` is a column of numbers.
-struct Table {
+pub(crate) struct Table {
     text: String,
     findings: Vec<String>,
     is_empty: bool,
 }
 
 impl Table {
-    fn new(headers: &[&str]) -> Self {
+    pub(crate) fn new(headers: &[&str]) -> Self {
         let names: Vec<&str> = headers.iter().map(|header| header.trim_start_matches('#')).collect();
         let rules: Vec<&str> =
             headers.iter().map(|header| if header.starts_with('#') { "---:" } else { "---" }).collect();
@@ -250,14 +250,14 @@ impl Table {
         Self { text, findings: Vec::new(), is_empty: true }
     }
 
-    fn row(&mut self, cells: &[String]) {
+    pub(crate) fn row(&mut self, cells: &[String]) {
         let cells: Vec<String> = cells.iter().map(|cell| escape(cell)).collect();
         let _ = writeln!(self.text, "| {} |", cells.join(" | "));
         self.is_empty = false;
     }
 
     /// What was not judged PASS stands below the table, so that no figure is shown without it.
-    fn findings(&mut self, record: &Record) {
+    pub(crate) fn findings(&mut self, record: &Record) {
         for row in record.verdicts.iter().filter(|row| row.verdict != Verdict::Pass) {
             self.findings.push(format!(
                 "- {} {}: {} ({})",
@@ -269,7 +269,7 @@ impl Table {
         }
     }
 
-    fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         if self.is_empty {
             return "No record yet.\n".to_owned();
         }

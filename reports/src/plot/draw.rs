@@ -77,13 +77,17 @@ fn themed(text: &str, width: u32, height: i32, title: &str) -> String {
 
 /// A row's words, in lines that fit.
 fn row_lines(row: &str, width: i32) -> Vec<String> {
-    // Wider than the letters of any font that a browser has by that name, on average.
-    const LETTER: f64 = 0.56 * TEXT as f64;
+    // Wider than the letters of the fonts that browsers have by that name, on average.
+    const LETTER: f64 = 0.48 * TEXT as f64;
     let most = ((f64::from(width - 10 - RIGHT) / LETTER) as usize).max(8);
     let mut lines: Vec<String> = Vec::new();
     for word in row.split(' ') {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
+            // A unit stays with its number.
+            Some(line)
+                if line.ends_with(|last: char| last.is_ascii_digit())
+                    || line.chars().count() + 1 + word.chars().count() <= most =>
+            {
                 line.push(' ');
                 line.push_str(word);
             }
@@ -158,9 +162,13 @@ impl Frame {
             let x = self.x.pixel(tick);
             line(root, [(x, self.top), (x, self.bottom)], GRID, 1)?;
             let words = (chart.x.print)(tick);
-            // The last one must not run over the edge.
-            let over = x + 4 * words.chars().count() as i32 > self.right + RIGHT;
-            let (x, side) = if over { (self.right + RIGHT, HPos::Right) } else { (x, HPos::Center) };
+            // The outermost must not run over the edge.
+            let half = 4 * words.chars().count() as i32;
+            let (x, side) = match () {
+                () if x + half > self.right + RIGHT => (self.right + RIGHT, HPos::Right),
+                () if x < half => (0, HPos::Left),
+                () => (x, HPos::Center),
+            };
             text(root, &words, (x, self.bottom + 6), QUIET, (side, VPos::Top))?;
         }
         text(root, &chart.x.label, (self.right, self.bottom + 26), INK, (HPos::Right, VPos::Top))?;

@@ -63,8 +63,11 @@ impl List {
             .collect();
         let mut table = Table::new("records", &["hash", "time (UTC)", "kind", "checkpoint", "verdicts"]);
         for (line, record) in lines.iter().zip(&records) {
-            let time: String =
-                line.time_utc.chars().take("2026-01-01T00:00".len()).collect::<String>().replace('T', " ");
+            // A reader is spared the year and the seconds.
+            let time = match format {
+                Format::Csv => line.time_utc.clone(),
+                _ => line.time_utc.get(5..16).unwrap_or_default().replace('T', " "),
+            };
             let verdicts = match &line.invalidated_by {
                 None => line.verdicts.clone(),
                 Some(by) => format!("invalidated by {by}"),
