@@ -40,8 +40,8 @@ impl Mapping {
                 high = (high * 1.12).max(middle * 1.5);
             }
             Scale::Time => {
-                // A single moment has half an hour on either side.
-                let room = if high > low { 0.06 * (high - low) } else { 1800.0 };
+                // Five minutes at the least, so that moments close together have ticks too.
+                let room = (0.06 * (high - low)).max(300.0);
                 (low, high) = (low - room, high + room);
             }
             Scale::Linear => {
