@@ -51,9 +51,11 @@ fn measured(processes: &[Process]) -> anyhow::Result<&[SpeedRow]> {
 fn medians(processes: &[Process], row: &SpeedRow) -> anyhow::Result<Vec<f64>> {
     let same = |other: &&SpeedRow| other.key().is(&row.key()) && other.unit == row.unit;
     let of_process = |process: &Process| {
-        let found = process.rows.iter().find(same).with_context(|| {
-            format!("a process did not measure {}, another did", row.key())
-        })?;
+        let found = process
+            .rows
+            .iter()
+            .find(same)
+            .with_context(|| format!("a process did not measure {}, another did", row.key()))?;
         Ok(median(&found.samples)?.value)
     };
     processes.iter().map(of_process).collect()

@@ -52,7 +52,8 @@ pub fn summarise<D: Device>(
     let hcs = (total > 0).then(|| residency(&decode, total));
     let modelled_link_s = modelled(&all, engine.options().device);
     let cold_path = (engine.options().device == DeviceKind::Cuda).then(|| engine.cold_path().name().to_owned());
-    let body = SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path, layers, driver, startup_s };
+    let body =
+        SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path, layers, driver, startup_s };
     Ok(Summary { body, verdicts })
 }
 
