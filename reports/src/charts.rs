@@ -1,6 +1,7 @@
 //! Which charts there are, and what of the ledger each one shows. A chart without records is not drawn empty: what is missing
 //! is said in its place.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
@@ -63,6 +64,13 @@ pub(crate) fn exhibits(latest: &[&Record], all: &[Record]) -> Vec<Exhibit> {
             "no speed record has prefill rows",
         ),
         exhibit(
+            "depth",
+            "Decode against depth",
+            "How fast tokens come behind prompts of each length: each reads the keys and values of all before it.",
+            depth(latest),
+            "no speed record has decode rows that say how long the prompt before them was",
+        ),
+        exhibit(
             "memory",
             "Least free memory by phase",
             "How little of the budget was left in each phase. The short line is the margin that must stay free.",
@@ -104,9 +112,15 @@ fn rows(body: &SpeedBody, measure: Measure) -> impl Iterator<Item = &SpeedRow> {
     body.rows.iter().filter(move |row| row.measure == measure)
 }
 
-/// The row of the longest repetition.
+/// The row of the longest repetition, behind the shortest prompt.
 fn longest(body: &SpeedBody, measure: Measure) -> Option<&SpeedRow> {
-    rows(body, measure).max_by_key(|row| row.tokens)
+    rows(body, measure).max_by_key(|row| (row.tokens, Reverse(row.depth)))
+}
+
+/// `128 tokens`, or `128 tokens behind 16,384`.
+fn lengths(row: &SpeedRow) -> String {
+    let depth = row.depth.map_or_else(String::new, |depth| format!(" behind {}", figure_short(depth as f64)));
+    format!("{} tokens{depth}", row.tokens)
 }
 
 fn rate_axis(label: &str, scale: Scale) -> Axis {
@@ -136,7 +150,7 @@ fn speed(records: &[&Record], measure: Measure, limits: &Limits<'_>) -> Chart {
             let budget = bytes(identity.memory.vram_bytes);
             let suite = identity.suite.as_ref().map_or_else(String::new, |suite| format!(" ({})", suite.name));
             let resident = resident(row.hcs.as_ref());
-            names.push((format!("{}, {budget}{resident}: {} tokens", model(identity), row.tokens), suite));
+            names.push((format!("{}, {budget}{resident}: {}", model(identity), lengths(row)), suite));
             let mut point = Point::new(row.median, (names.len() - 1) as f64, reference_hash(record));
             (point.ci95, point.limit) = (row.ci95, limits.of(identity, body, row));
             series.entry(identity.device.name.clone()).or_default().push(point);
@@ -197,6 +211,27 @@ fn length(records: &[&Record]) -> Option<Chart> {
     }
     (!series.is_empty()).then(|| Chart {
         x: Axis { label: "prompt tokens".to_owned(), scale: Scale::Log, print: figure_short, least: None },
+        y: Vertical::Axis(rate_axis("tok/s", Scale::Log)),
+        series: named(series, true),
+        limit: None,
+        reference: None,
+    })
+}
+
+fn depth(records: &[&Record]) -> Option<Chart> {
+    let mut series: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    for (record, identity, body) in speeds(records) {
+        for (row, depth) in rows(body, Measure::Decode).filter_map(|row| Some((row, row.depth?))) {
+            let mut point = Point::new(depth as f64, row.median, reference_hash(record));
+            point.ci95 = row.ci95;
+            let (budget, resident) = (bytes(identity.memory.vram_bytes), resident(row.hcs.as_ref()));
+            let name =
+                format!("{}, {budget}{resident}, {}: {} tokens", model(identity), identity.device.name, row.tokens);
+            series.entry(name).or_default().push(point);
+        }
+    }
+    (!series.is_empty()).then(|| Chart {
+        x: Axis { label: "tokens before".to_owned(), scale: Scale::Log, print: figure_short, least: None },
         y: Vertical::Axis(rate_axis("tok/s", Scale::Log)),
         series: named(series, true),
         limit: None,

@@ -29,7 +29,7 @@ pub fn comparison_table_markdown<'a>(records: impl IntoIterator<Item = &'a Recor
                 format!("{}{same}", body.b.name),
                 machine(identity),
                 row.measure.as_str().replace('_', " "),
-                row.tokens.to_string(),
+                row.key().lengths(),
                 side(&row.a, row),
                 side(&row.b, row),
                 ratio(row.ratio.value),

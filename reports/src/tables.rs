@@ -1,5 +1,6 @@
 //! Markdown tables. Every row ends with the short hash of the record it comes from, as it was first written.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use assay_ledgers::{
@@ -45,12 +46,13 @@ pub fn headline_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>
         Table::new(&["Configuration", "Machine", "Suite", "#Prefill, tok/s", "#Decode, tok/s", "#Resident", "Record"]);
     for record in records {
         let (Body::Speed(body), Some(identity)) = (&record.body, &record.identity) else { continue };
-        let longest = |measure| body.rows.iter().filter(|row| row.measure == measure).max_by_key(|row| row.tokens);
+        let of = |measure| body.rows.iter().filter(move |row| row.measure == measure);
+        let longest = |measure| of(measure).max_by_key(|row| (row.tokens, Reverse(row.depth)));
         let cell = |row: Option<&SpeedRow>| match row {
             None => "–".to_owned(),
             Some(row) => {
                 let ci95 = row.ci95.map_or_else(String::new, |ci95| format!(" ({})", interval(Some(ci95), figure)));
-                format!("{}{ci95} at {}", figure(row.median), row.tokens)
+                format!("{}{ci95} at {}", figure(row.median), row.key().lengths())
             }
         };
         let decode = longest(Measure::Decode);
@@ -149,7 +151,7 @@ fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow, limit: Opti
         machine(identity),
         suite(identity),
         row.measure.as_str().replace('_', " "),
-        row.tokens.to_string(),
+        row.key().lengths(),
         figure(row.median),
         interval(row.ci95, figure),
         figure(row.best),

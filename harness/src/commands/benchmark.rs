@@ -18,6 +18,7 @@ use assay_ledgers::{
 };
 use clap::Args;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -115,7 +116,7 @@ fn measure(
     runtime.engine.take_layer_hits();
     let mut watch = Watch::start(device);
     let measured = run(&timing, &mut runtime.engine, &plan, &mut watch, &mut log)?;
-    let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed)?;
+    let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed, runtime.startup_s.clone())?;
     summary.body.roofline = roofline;
     let mut notes = Vec::new();
     if let Some(config) = http {
@@ -254,6 +255,7 @@ fn answer(
         "work": body.work,
         "roofline": body.roofline,
         "seen": seen,
+        "startup_s": body.startup_s,
         "verdicts": summary.verdicts,
         "evidence": evidence,
     });
@@ -281,12 +283,17 @@ fn answer(
 fn rows_table(name: &str, body: &SpeedBody) -> Table {
     let headings = ["measure", "#tokens", "#median", "#95 % interval", "#best", "#n", "#hits", "#of limit"];
     let mut table = Table::new(format!("Speed of {name}, tok/s of wall time"), &headings);
-    for row in body.rows.iter().filter(|row| is_rate(row)) {
+    let rates: Vec<&SpeedRow> = body.rows.iter().filter(|row| is_rate(row)).collect();
+    let several_depths = rates.iter().filter_map(|row| row.depth).collect::<BTreeSet<u64>>().len() > 1;
+    for row in rates {
         let hit_rate = row.hcs.as_ref().and_then(|hcs| hcs.hit_rate);
         let limit = body.limit(row, body.roofline.as_ref());
         table.row([
             row.measure.as_str().to_owned(),
-            row.tokens.to_string(),
+            match several_depths {
+                true => row.key().lengths(),
+                false => row.tokens.to_string(),
+            },
             rate(row.median),
             row.ci95.map_or("–".to_owned(), |[low, high]| format!("{}–{}", rate(low), rate(high))),
             rate(row.best),
@@ -322,6 +329,7 @@ fn all_rows(body: &SpeedBody) -> Table {
     let headings = [
         "measure",
         "tokens",
+        "depth",
         "unit",
         "median",
         "ci95_low",
@@ -339,6 +347,7 @@ fn all_rows(body: &SpeedBody) -> Table {
         table.row([
             row.measure.as_str().to_owned(),
             row.tokens.to_string(),
+            row.depth.map_or(String::new(), |depth| depth.to_string()),
             row.unit.clone(),
             row.median.to_string(),
             number(row.ci95.map(|ci95| ci95[0])),

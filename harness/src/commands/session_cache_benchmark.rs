@@ -145,6 +145,7 @@ impl SessionCacheBenchmark {
             driver: None,
             work: None,
             roofline: None,
+            startup_s: Default::default(),
         })
     }
 }

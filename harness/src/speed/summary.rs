@@ -22,11 +22,16 @@ pub struct Summary {
     pub verdicts: Vec<VerdictRow>,
 }
 
-/// Summarises what was measured.
+/// Summarises what was measured; `startup_s` is what each step of starting took.
 ///
 /// # Errors
 /// When a row has no sample or a sample is not a number.
-pub fn summarise<D: Device>(measured: &[Measured], engine: &mut Engine<D>, timed: usize) -> anyhow::Result<Summary> {
+pub fn summarise<D: Device>(
+    measured: &[Measured],
+    engine: &mut Engine<D>,
+    timed: usize,
+    startup_s: BTreeMap<String, f64>,
+) -> anyhow::Result<Summary> {
     let total = engine.residents().total as u64;
     let rows = measured
         .iter()
@@ -51,7 +56,8 @@ pub fn summarise<D: Device>(measured: &[Measured], engine: &mut Engine<D>, timed
     let work = Some(token_work(engine.spec(), engine.options(), engine.plan()));
     let low_water_bytes = low_water;
     let roofline = None;
-    let body = SpeedBody { rows, hcs, low_water_bytes, modelled_link_s, cold_path, layers, driver, work, roofline };
+    let body =
+        SpeedBody { rows, hcs, low_water_bytes, modelled_link_s, cold_path, layers, driver, startup_s, work, roofline };
     Ok(Summary { body, verdicts })
 }
 
@@ -62,6 +68,7 @@ fn speed_row(row: &Measured, total: u64, device: DeviceKind) -> anyhow::Result<S
     Ok(SpeedRow {
         measure: row.measure,
         tokens: row.tokens as u64,
+        depth: row.depth.map(|tokens| tokens as u64),
         unit: UNIT.to_owned(),
         median: estimate.value,
         ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),
@@ -81,6 +88,7 @@ pub(crate) fn time_row(measure: Measure, tokens: u64, samples_ms: Vec<f64>) -> a
     Ok(SpeedRow {
         measure,
         tokens,
+        depth: None,
         unit: "ms".to_owned(),
         median: estimate.value,
         ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),

@@ -141,6 +141,7 @@ mod tests {
         SpeedRow {
             measure,
             tokens,
+            depth: None,
             unit: "tok/s".to_owned(),
             median: 1.0,
             ci95: None,
@@ -163,6 +164,7 @@ mod tests {
             cold_path: None,
             layers: Vec::new(),
             driver: None,
+            startup_s: BTreeMap::new(),
             work,
             roofline: None,
         };

@@ -32,7 +32,11 @@ pub(super) fn figures(body: &Body) -> Vec<Figure> {
         Body::Speed(speed) => speed
             .rows
             .iter()
-            .map(|row| Figure::new(row.measure.as_str(), &row.unit, row.median).of(row.tokens).between(row.ci95))
+            .map(|row| {
+                let depth = row.depth.map_or(String::new(), |depth| format!(" behind {depth}"));
+                let measure = format!("{}{depth}", row.measure.as_str());
+                Figure::new(measure, &row.unit, row.median).of(row.tokens).between(row.ci95)
+            })
             .collect(),
         Body::Comparison(body) => comparison(body),
         Body::Perplexity(body) => perplexity(body),
