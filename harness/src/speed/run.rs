@@ -9,6 +9,7 @@ use crate::runtime::Watch;
 use anyhow::ensure;
 use assay_engine::Engine;
 use assay_engine::device::Device;
+use assay_engine::engine::ColdPath;
 use assay_engine::residency::ResidencyCounters;
 use assay_ledgers::{Measure, Run, TimingOff};
 use serde::Serialize;
@@ -119,13 +120,15 @@ fn time<D: Device>(engine: &mut Engine<D>, row: &PlannedRow, prompt: &Prompt) ->
     let seconds = start.elapsed().as_secs_f64();
     ensure!(timed == row.tokens, "{timed} tokens were timed, expected {}", row.tokens);
     let after = engine.link();
-    let ResidencyCounters { hits, misses, .. } = engine.take_counters();
+    let ResidencyCounters { hits, misses, cold_bytes, .. } = engine.take_counters();
+    // What kernels fetch out of mapped memory themselves is no copy, and the device does not count it.
+    let fetched = if engine.cold_path() == ColdPath::Multiprocessors { cold_bytes } else { 0 };
     Ok(Sample {
         seconds,
         resident: engine.residents().resident,
         hits,
         misses,
-        link_bytes: after.bytes - link.bytes,
+        link_bytes: after.bytes - link.bytes + fetched,
         modelled_link_s: after.modelled_s - link.modelled_s,
     })
 }

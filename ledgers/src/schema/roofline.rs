@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{DeviceIdentity, Measure, SpeedBody, SpeedRow};
 
+/// The cold path of decode on which kernels read experts out of mapped host memory.
+const FETCHED_BY_KERNELS: &str = "multiprocessors";
+
 /// What a card allows, each figure measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +95,10 @@ impl SpeedBody {
 
     fn least_seconds(&self, row: &SpeedRow, tokens: f64, roofline: &RooflineBody) -> Option<f64> {
         let work = self.work.as_ref();
+        // Records that do not know a token's work counted of the bytes that kernels fetched only what stayed.
+        if work.is_none() && row.measure == Measure::Decode && self.cold_path.as_deref() == Some(FETCHED_BY_KERNELS) {
+            return None;
+        }
         let (copy_bytes, compute_s) = match row.measure {
             Measure::Decode => (
                 work.map(|work| work.expert_bytes),
@@ -179,6 +186,8 @@ mod tests {
         // An older record does not say how large an expert is: the fastest copies bound it.
         check(row(Measure::Decode, 100, 1_000_000_000_000), None, Some(55.0));
         check(row(Measure::Decode, 100, 0), None, None);
+        let fetched = SpeedBody { cold_path: Some("multiprocessors".to_owned()), ..body(None) };
+        assert_eq!(fetched.limit(&row(Measure::Decode, 100, 1_000_000_000_000), Some(&roofline())), None);
         // 10,000 tokens: 8e9 operations each, or 1e8 bytes each.
         check(row(Measure::Prefill, 1000, 0), Some(work), Some(1e5));
         check(row(Measure::Prefill, 1000, 1_000_000_000_000), Some(work), Some(550.0));
