@@ -18,7 +18,7 @@ const ARGMAX_AGREEMENT: f64 = 0.95;
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (experts, encoding) in [("bf16", Encoding::Bf16), ("int4", INT4)] {
-        for kv in [KvFormat::F32, KvFormat::Bf16] {
+        for kv in KvFormat::ALL {
             let name = format!("tensor::chunks and budgets, {experts} experts, {kv:?} kv");
             trials.push(Trial::test(name, move || invariant(encoding, kv)));
         }

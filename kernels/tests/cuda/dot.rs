@@ -31,7 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
         for spread in [Spread::Even, Spread::AllOnOne, Spread::Half] {
             for (activation, biases) in [(Activation::SwiGlu, false), (CLAMPED, true)] {
                 for sizes in [
-                    [1, 8, 128, 2048, 768],
+                    [1, 8, 24, 2048, 768],
                     [1, 4, 32, 256, 128],
                     [1, 1, 2, 1, 31],
                     [17, 3, 5, 96, 20],

@@ -2,7 +2,7 @@
 
 use assay_kernels::cuda::{DeviceImage, DeviceMatrix, DeviceSlice, GemmProduct, Instruction, image_bytes};
 use assay_kernels::layout::MatrixFormat;
-use assay_kernels::{Matrix, twin};
+use assay_kernels::{Matrix, simd};
 use libtest_mimic::Failed;
 
 use super::Case;
@@ -78,7 +78,8 @@ fn product(device: &Device, format: MatrixFormat, tokens: usize, rows: usize, co
     let (x, bias) = (awkward(tokens * cols, 4), awkward(rows, 5));
     let exact: Vec<f32> = x.iter().map(|&x| rounded(x)).collect();
     let mut twin_out = vec![0.0; tokens * rows];
-    twin::linear(&x, Matrix::new(format, rows, cols, &weights.packed)?, Some(&bias), &mut twin_out)?;
+    // The vectorised version has the twin's bits, sooner.
+    simd::linear(&x, Matrix::new(format, rows, cols, &weights.packed)?, Some(&bias), &mut twin_out)?;
     for instruction in instructions(device) {
         let name = instruction.name();
         let found = run(device, instruction, &x, &weights, Some(&bias))?;

@@ -4,6 +4,7 @@ use assay_kernels::cuda::Instruction;
 use assay_kernels::layout::{MatrixFormat, matrix_bytes, pack_bf16, pack_int4};
 use half::bf16;
 use libtest_mimic::Failed;
+use rayon::prelude::*;
 
 use super::support::{Device, awkward};
 
@@ -88,15 +89,13 @@ impl Weights {
 }
 
 /// Fails with the first element that is further from what is expected than its bound allows.
-pub(crate) fn within(what: &str, found: &[f32], expected: impl Fn(usize) -> (f64, f64)) -> Result<(), Failed> {
-    let mut wrong = Vec::new();
-    for (at, &value) in found.iter().enumerate() {
+pub(crate) fn within(what: &str, found: &[f32], expected: impl Fn(usize) -> (f64, f64) + Sync) -> Result<(), Failed> {
+    let judged = found.par_iter().enumerate().filter_map(|(at, &value)| {
         let (exact, bound) = expected(at);
         let error = (f64::from(value) - exact).abs();
-        if error.is_nan() || error > bound {
-            wrong.push((at, value, exact, bound));
-        }
-    }
+        (error.is_nan() || error > bound).then_some((at, value, exact, bound))
+    });
+    let wrong: Vec<(usize, f32, f64, f64)> = judged.collect();
     match wrong.first() {
         None => Ok(()),
         Some((at, value, exact, bound)) => Err(format!(
