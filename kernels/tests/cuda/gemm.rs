@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     for (rows, cols) in [(1, 1), (8, 128), (17, 130), (127, 300), (1000, 768)] {
         cases.push((format!("gemm::pack::{rows}x{cols}"), Box::new(move |device: &Device| pack(device, rows, cols))));
     }
-    for format in [MatrixFormat::Int4, MatrixFormat::Bf16] {
+    for format in MatrixFormat::ALL {
         for tokens in [1, 17, 127, 1000] {
             for (rows, cols) in [(1, 1), (16, 128), (17, 130), (130, 1000), (272, 2048)] {
                 let name = format!("gemm::{}::{tokens}x{rows}x{cols}", format.name());

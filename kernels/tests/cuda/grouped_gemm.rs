@@ -14,7 +14,7 @@ const CLAMPED: Activation = Activation::ClampedSwiGlu { alpha: 1.702, limit: 7.0
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
-    for format in [MatrixFormat::Int4, MatrixFormat::Bf16] {
+    for format in MatrixFormat::ALL {
         for (tokens, top_k, experts, spread) in [
             (1, 1, 1, Spread::Even),
             (1, 4, 8, Spread::Even),

@@ -1,7 +1,7 @@
 //! What tests of tensor-core kernels share: error bounds, the image's order, matrices.
 
 use assay_kernels::cuda::Instruction;
-use assay_kernels::layout::{MatrixFormat, matrix_bytes, pack_bf16, pack_int4};
+use assay_kernels::layout::{MatrixFormat, matrix_bytes, pack_bf16, pack_int4, pack_int8};
 use half::bf16;
 use libtest_mimic::Failed;
 use rayon::prelude::*;
@@ -65,12 +65,14 @@ impl Weights {
                 pack_bf16(&unit, rows, cols, &mut packed).unwrap();
                 unit.iter().map(|&x| f64::from(rounded(x))).collect()
             }
-            MatrixFormat::Int4 => {
-                let q: Vec<i8> = unit.iter().map(|x| (x * 7.0).round() as i8).collect();
+            MatrixFormat::Int4 | MatrixFormat::Int8 => {
+                let (most, pack): (f32, fn(&[i8], &[bf16], usize, usize, &mut [u8]) -> _) =
+                    if format == MatrixFormat::Int4 { (7.0, pack_int4) } else { (127.0, pack_int8) };
+                let q: Vec<i8> = unit.iter().map(|x| (x * most).round() as i8).collect();
                 let groups = cols.div_ceil(128);
                 let scales: Vec<bf16> =
                     awkward(rows * groups, seed + 1).iter().map(|x| bf16::from_f32(x.abs().min(1.0))).collect();
-                pack_int4(&q, &scales, rows, cols, &mut packed).unwrap();
+                pack(&q, &scales, rows, cols, &mut packed).unwrap();
                 let scale = |at: usize| scales[at / cols * groups + at % cols / 128].to_f64();
                 q.iter().enumerate().map(|(at, &q)| f64::from(q) * scale(at)).collect()
             }

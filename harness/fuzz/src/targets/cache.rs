@@ -32,7 +32,7 @@ fn seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     let checkpoint = Checkpoint::open(folder.path())?;
     let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path())?;
     let mut seeds = Vec::new();
-    for encoding in [Encoding::Bf16, Encoding::Int4(QuantizeMethod::Amax), Encoding::Int4(QuantizeMethod::Search)] {
+    for encoding in Encoding::ALL {
         let path = folder.path().join(encoding.name());
         let identity = identity(folder.path(), encoding)?;
         build(&checkpoint, &spec, &identity, &path, &BuildOptions::default(), |_, _| ())?;
