@@ -27,8 +27,11 @@ pub fn trials() -> Vec<Trial> {
             }
         }
         // What the fused kernels of decode have most forms for.
-        let name = format!("exact::{name}, int4 everywhere, Bf16 kv");
-        trials.push(Trial::test(name, move || equals_host(&dir, INT4, INT4, KvFormat::Bf16)));
+        for (label, encoding) in [("int4", INT4), ("int8", Encoding::Int8)] {
+            let dir = dir.clone();
+            let name = format!("exact::{name}, {label} everywhere, Bf16 kv");
+            trials.push(Trial::test(name, move || equals_host(&dir, encoding, encoding, KvFormat::Bf16)));
+        }
     }
     trials.push(Trial::test("exact::first, warmed and after promotions", promotions));
     trials.push(Trial::test("exact::a prompt longer than several splits", long_prompt));
