@@ -11,7 +11,7 @@ use crate::repository::Repository;
 use crate::runtime::Opened;
 use crate::statistics::{median, paired_ratio};
 use crate::suite::SpeedSuite;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use assay_engine::device::DeviceKind;
 use assay_engine::expert_cache::Encoding;
 use assay_engine::memory::MemoryPlan;

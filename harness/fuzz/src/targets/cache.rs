@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use assay_engine::checkpoint::Checkpoint;
-use assay_engine::expert_cache::{
-    BuildOptions, CacheIdentity, Encoding, ExpertCache, QuantizeMethod, build, info, verify,
-};
+use assay_engine::expert_cache::{BuildOptions, CacheIdentity, Encoding, ExpertCache, build, info, verify};
 use assay_engine::model::load_spec;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
