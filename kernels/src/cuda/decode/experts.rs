@@ -67,7 +67,7 @@ impl Cuda {
         let pairs = product(KERNEL, "the grid", &[row_tiles(rows), slots])?;
         let blocks = pairs.min(properties.multiprocessors as usize);
         let base = Carve::default().take::<f32>(groups * GROUP_WORDS);
-        let Some((stages, bytes)) = stages(base, groups, 2 * pairs.div_ceil(blocks.max(1)), properties.shared_bytes)
+        let Some((stages, bytes)) = stages(base, groups, 2 * pairs.div_ceil(blocks.max(1)), 2, properties.shared_bytes)
         else {
             return Ok(false);
         };
