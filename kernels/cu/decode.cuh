@@ -1,8 +1,9 @@
 // What the fused kernels of decode share: overlapping with the kernel before, tiles staged in shared memory, one row's norm.
 //
-// A fused kernel does for one token what several kernels do, to the bit. It asks for its weights, lets the kernel after it start, and waits for
-// the one before it; a kernel that is complete has waited for all before it. So ahead of its wait a kernel reads weights, and what
-// its documentation says is old enough: the kernel before `token_down` lets it start only after its own wait.
+// A fused kernel does for one token what several kernels do, to the bit. It asks for its weights while the kernel before it still
+// runs, waits, and lets the kernel after it start. Order: whoever calls `let_next_start` has called `wait_for_previous`. So where a
+// kernel runs ahead of its wait, everything older than the kernel before it is complete; it may read that, and weights.
+// Letting it start before the own wait was measured to be slower.
 //
 // Blocks have at most 512 threads of 64 registers, and there is one for each multiprocessor: so each multiprocessor holds one of the
 // kernel that computes and one of the next, and neither can crowd onto some of them.

@@ -203,7 +203,6 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     const u32 from = form.window && end > form.window ? end - form.window : 0;
     const u32 first_split = from / SPLIT, splits = (end + SPLIT - 1) / SPLIT - first_split;
     if (blockIdx.x >= splits) {
-        let_next_start();
         wait_for_previous();
         return;
     }
@@ -232,8 +231,8 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
         Turn turn_key = turn;
 #pragma unroll
         for (u32 i = 0; i < MAX_DIM / RUN; ++i) turn_key.weight[i] = has_newest && form.k_norm && i * RUN < dim ? form.k_norm[i * RUN + lane] : 0.0f;
-        let_next_start();
         wait_for_previous();
+        let_next_start();
         for (u32 vector = warp; vector < HEADS + has_newest; vector += WARPS) {
             if (vector == HEADS)
                 norm_and_rope(form, form.k + kv_head * dim, form.k_norm, turn_key, own_key);
@@ -365,8 +364,8 @@ extern "C" __global__ void __launch_bounds__(MERGE_SPLITS) attend_merge(const __
     const u32 from = form.window && end > form.window ? end - form.window : 0;
     const u32 splits = (end + SPLIT - 1) / SPLIT - from / SPLIT;
     const u64 at = u64(head) * form.splits;
-    let_next_start();
     wait_for_previous();
+    let_next_start();
     if (splits == 1) return;
     Merged merged(form.sinks, head);
     for (u32 first = 0; first < splits; first += MERGE_SPLITS) {

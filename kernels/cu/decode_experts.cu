@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) token_gate_up(const __grid_
 }
 
 // out = fma(sum over slots in order of fma(weight, down . x[slot], sum), factor, out); a block takes a tile of all slots. Ids, table and
-// weights are older than the kernel before, which lets this one start after its own wait.
+// weights are older than the kernel before.
 extern "C" __global__ void __launch_bounds__(512, 2) token_down(const __grid_constant__ Experts work, Status* status) {
     extern __shared__ __align__(16) u8 shared[];
     __shared__ const u8* at[MAX_SLOTS];
@@ -120,7 +120,6 @@ extern "C" __global__ void __launch_bounds__(512, 2) token_down(const __grid_con
             }
         }
     }
-    let_next_start();
     if constexpr (!BULK) {
         __syncthreads();
         for (u32 slot = 0; slot < work.slots; ++slot) {
@@ -131,6 +130,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) token_down(const __grid_con
         }
     }
     wait_for_previous();
+    let_next_start();
     for (u32 slot = 0; slot < work.slots; ++slot) copy_row(rows + slot * groups * RUNS * RUN_WORDS, work.x + u64(slot) * work.cols, work.cols);
     const u32 own = tile * TILE + threadIdx.x % TILE;
     float before = 0.0f;

@@ -75,8 +75,8 @@ template <bool NORM, bool ADD> __device__ __forceinline__ void project(const Pro
     tiles.init();
     tiles.stage(work, 0, form.stages);
     if (NORM) copy_together((u8*)factors, (const u8*)form.norm, form.cols * 4);
-    let_next_start();
     wait_for_previous();
+    let_next_start();
     load_row(row, form.x, form.cols);
     __syncthreads();
     if (NORM) {

@@ -4,9 +4,7 @@
 //! nothing was launched, and that the kernels it is composed of are to be launched apart. The rule depends on shapes, formats and
 //! the device's shared memory alone.
 //!
-//! A fused kernel starts while the one before it still runs and waits for it inside. A kernel that starts early lets the next one start
-//! before its own wait, so several may be under way: what a launcher documents as read early is older than all of them. Tickets
-//! lie in the modules: one stream at a time.
+//! A fused kernel starts while the one before it still runs and waits for it inside. Tickets lie in the modules: one stream at a time.
 
 mod attention;
 mod experts;
