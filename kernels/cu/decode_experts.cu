@@ -35,7 +35,7 @@ struct GatesAndUps {
 
     __device__ __forceinline__ Unit unit(u32 i) const {
         const u8* from = expert(i);
-        if (!from) return {nullptr, nullptr};
+        if (!from || tile(i) * TILE >= work.rows) return {nullptr, nullptr};
         return unit_of<true>(from + (i % 2 ? work.second : work.first), work.rows, work.cols, tile(i));
     }
 
@@ -61,7 +61,9 @@ extern "C" __global__ void __launch_bounds__(512, 2) token_gate_up(const __grid_
     Carve carve{shared};
     float* row = carve.take<float>(groups * RUNS * RUN_WORDS);
     float2* part = carve.take<float2>(min(most, 2 * BATCH) * groups * TILE);
-    const Tiles tiles = {work.cols, groups, count, work.stages, carve.take<u8>(work.stages * groups * STAGED_GROUP), part};
+    u64* arrivals = carve.take<u64>(MAX_STAGES);
+    const Tiles tiles = {work.cols, groups, count, work.stages, carve.take<u8>(work.stages * groups * STAGED_GROUP), part, arrivals};
+    tiles.init();
     // The kernel before may write the table: this only brings its lines nearer.
     if (16 * threadIdx.x < work.experts) asm volatile("prefetch.global.L2 [%0];" ::"l"(work.table + 16 * threadIdx.x));
     wait_for_previous();
@@ -73,61 +75,83 @@ extern "C" __global__ void __launch_bounds__(512, 2) token_gate_up(const __grid_
     if (lane < work.slots && address == 0 && threadIdx.x < 32 && blockIdx.x == 0)
         report(status, id < work.experts ? STATUS_EXPERT_ABSENT : STATUS_INDEX, id < work.experts ? id : lane);
     GatesAndUps gates_and_ups = {work, address};
-    tiles.stage_first(gates_and_ups);
-    tiles.wait(work.stages - 1);  // the row is older than the first tile
+    tiles.stage(gates_and_ups, 0, work.stages);
+    wait_for_copies();
     __syncthreads();
     tiles.run(gates_and_ups, row);
 }
 
 // out = fma(sum over slots in order of fma(weight, down . x[slot], sum), factor, out); a block takes a tile of all slots. Ids, table and
-// weights are older than the kernel before, which lets this one start after its own wait.
+// weights are older than the kernel before.
 extern "C" __global__ void __launch_bounds__(512, 2) token_down(const __grid_constant__ Experts work, Status* status) {
     extern __shared__ __align__(16) u8 shared[];
     __shared__ const u8* at[MAX_SLOTS];
     __shared__ float shares[MAX_SLOTS];
-    const u32 groups = (work.cols + GROUP - 1) / GROUP, warp = threadIdx.x / 32, warps = blockDim.x / 32, tile = blockIdx.x;
-    const u32 items = work.slots * groups;
+    __shared__ u64 arrival;
+    const u32 groups = (work.cols + GROUP - 1) / GROUP, warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x;
+    const u32 items = work.slots * groups, pitch = groups * STAGED_GROUP;
     Carve carve{shared};
     float* rows = carve.take<float>(items * RUNS * RUN_WORDS);
     float2* part = carve.take<float2>(items * TILE);
     float* answers = carve.take<float>(work.slots * TILE);
-    u8* staged = carve.take<u8>(items * STAGED_GROUP);
-    if (threadIdx.x < work.slots) {
-        at[threadIdx.x] = nullptr;
-        shares[threadIdx.x] = load_fresh(work.weights + threadIdx.x);
-    }
-    __syncthreads();
-    // A warp finds the experts of its items by itself.
-    bool absent = false;
-    for (u32 item = warp; item < items; item += warps) {
-        const u32 slot = item / groups, g = item % groups;
-        const u32 id = load_fresh(work.ids + slot);
-        const u64 address = id < work.experts ? load_fresh(work.table + id) : 0;
-        if (address == 0 || address == ~0ull) {
-            absent = true;
-            if (threadIdx.x % 32 == 0 && g == 0) report(status, id < work.experts ? STATUS_EXPERT_ABSENT : STATUS_INDEX, id < work.experts ? id : slot);
-            continue;
+    u8* staged = carve.take<u8>(work.slots * pitch);  // [slots][weights, then scales]
+    if (warp == 0) {
+        if (lane == 0) {
+            arrival_init(&arrival);
+            arrivals_ready();
         }
-        stage_group(staged + item * STAGED_GROUP, unit_of<true>((const u8*)address + work.first, work.rows, work.cols, tile), g);
-        if (threadIdx.x % 32 == 0 && g == 0) at[slot] = (const u8*)address;
+        u64 address = 0;
+        if (lane < work.slots) {
+            const u32 id = load_fresh(work.ids + lane);
+            shares[lane] = load_fresh(work.weights + lane);
+            address = id < work.experts ? load_fresh(work.table + id) : 0;
+            if (address == ~0ull) address = 0;
+            if (address == 0 && tile == 0) report(status, id < work.experts ? STATUS_EXPERT_ABSENT : STATUS_INDEX, id < work.experts ? id : lane);
+            at[lane] = (const u8*)address;
+        }
+        if constexpr (BULK) {
+            const u32 there = __popc(__ballot_sync(~0u, address != 0));
+            if (lane == 0) arrival_expect(&arrival, there * pitch);
+            __syncwarp();
+            if (address != 0) {
+                const Unit unit = unit_of<true>((const u8*)address + work.first, work.rows, work.cols, tile);
+                copy_bulk(staged + lane * pitch, unit.weights, groups * GROUP_BYTES, &arrival);
+                copy_bulk(staged + lane * pitch + groups * GROUP_BYTES, unit.scales, groups * TILE * 2, &arrival);
+            }
+        }
     }
-    let_next_start();
+    if constexpr (!BULK) {
+        __syncthreads();
+        for (u32 slot = 0; slot < work.slots; ++slot) {
+            if (!at[slot]) continue;
+            const Unit unit = unit_of<true>(at[slot] + work.first, work.rows, work.cols, tile);
+            copy_together(staged + slot * pitch, unit.weights, groups * GROUP_BYTES);
+            copy_together(staged + slot * pitch + groups * GROUP_BYTES, unit.scales, groups * TILE * 2);
+        }
+    }
     wait_for_previous();
+    let_next_start();
     for (u32 slot = 0; slot < work.slots; ++slot) copy_row(rows + slot * groups * RUNS * RUN_WORDS, work.x + u64(slot) * work.cols, work.cols);
     const u32 own = tile * TILE + threadIdx.x % TILE;
     float before = 0.0f;
     if (threadIdx.x < TILE && own < work.rows) before = load_fresh(work.out + own);
     wait_for_copies();
+    __syncthreads();
     // Nothing is written where an expert is missing.
-    if (__syncthreads_or(absent)) return;
+    bool absent = false;
+    for (u32 slot = 0; slot < work.slots; ++slot) absent = absent || !at[slot];
+    arrival_wait(&arrival, 0);
+    if (absent) return;
     for (u32 item = warp; item < items; item += warps) {
         const u32 slot = item / groups, g = item % groups;
+        const u8* from = staged + slot * pitch;
+        const u16* scales = (const u16*)(from + groups * GROUP_BYTES) + g * TILE;
         float x[RUN];
-        load_run(x, rows + ((slot * groups + g) * RUNS + threadIdx.x % RUNS) * RUN_WORDS);
+        load_run(x, rows + (item * RUNS + threadIdx.x % RUNS) * RUN_WORDS);
         if ((g + 1) * GROUP <= work.cols)
-            group_sums<true>(staged + item * STAGED_GROUP, x, 0, part + item * TILE);
+            group_sums<true>(from + g * GROUP_BYTES, scales, x, 0, part + item * TILE);
         else
-            group_sums<false>(staged + item * STAGED_GROUP, x, int(work.cols - g * GROUP) - int(threadIdx.x % RUNS * RUN), part + item * TILE);
+            group_sums<false>(from + g * GROUP_BYTES, scales, x, int(work.cols - g * GROUP) - int(threadIdx.x % RUNS * RUN), part + item * TILE);
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < work.slots * TILE; i += blockDim.x) {

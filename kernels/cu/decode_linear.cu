@@ -37,12 +37,13 @@ template <bool ADD> struct Products {
     }
 
     __device__ __forceinline__ Unit unit(u32 i) const {
+        if (tile(i) >= form.tiles) return {nullptr, nullptr};
         const Output& to = output(i);
         return unit_of<true>(to.matrix, to.rows, form.cols, tile(i) - to.first_tile);
     }
 
     __device__ __forceinline__ void ahead(u32 i, u32 r) {
-        if (!ADD || tile(i) >= form.tiles) return;
+        if (!ADD) return;
         const Output& to = output(i);
         const u32 row = (tile(i) - to.first_tile) * TILE + r;
         if (row < to.rows) before = load_fresh(to.out + row);
@@ -68,19 +69,19 @@ template <bool NORM, bool ADD> __device__ __forceinline__ void project(const Pro
     float* factors = carve.take<float>(NORM ? form.cols : 0);
     float* sums = carve.take<float>(groups);
     float2* part = carve.take<float2>(min(most, 2 * BATCH) * groups * TILE);
-    const Tiles tiles = {form.cols, groups, count, form.stages, carve.take<u8>(form.stages * groups * STAGED_GROUP), part};
+    u64* arrivals = carve.take<u64>(MAX_STAGES);
+    const Tiles tiles = {form.cols, groups, count, form.stages, carve.take<u8>(form.stages * groups * STAGED_GROUP), part, arrivals};
     Products<ADD> work = {form, 0.0f};
-    if (NORM)
-        for (u32 k = 4 * threadIdx.x; k < form.cols; k += 4 * blockDim.x) copy_16(factors + k, form.norm + k);
-    tiles.stage_first(work);
-    let_next_start();
+    tiles.init();
+    tiles.stage(work, 0, form.stages);
+    if (NORM) copy_together((u8*)factors, (const u8*)form.norm, form.cols * 4);
     wait_for_previous();
+    let_next_start();
     load_row(row, form.x, form.cols);
     __syncthreads();
     if (NORM) {
         const float inverse = row_inverse_rms(row, form.cols, form.eps, sums);
-        // The factors are older than the first tile, and this thread's own copies.
-        tiles.wait(form.stages - 1);
+        wait_for_copies();  // of the factors that this thread has copied
         for (u32 k = 4 * threadIdx.x; k < form.cols; k += 4 * blockDim.x) {
             float4* at = (float4*)(row + in_runs(k));
             const float4 x = *at, factor = *(const float4*)(factors + k);

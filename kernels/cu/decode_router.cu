@@ -123,8 +123,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) norm_route(const __grid
     const u8* from = work.matrix + (u64(tile) * work.cols + g * GROUP) * BF16_COL_BYTES;
     for (u32 i = threadIdx.x; i < 2 * min(left, GROUP); i += THREADS) copy_16(weights + i / (2 * RUN) * PITCH + i % (2 * RUN) * 16, from + 16 * i);
     if (threadIdx.x < GROUP / 4 && 4 * threadIdx.x < left) copy_16(factors + 4 * threadIdx.x, work.norm + g * GROUP + 4 * threadIdx.x);
-    let_next_start();
     wait_for_previous();
+    let_next_start();
     load_row(row, work.x, work.cols);
     wait_for_copies();
     __syncthreads();

@@ -67,7 +67,7 @@ impl Cuda {
         let pairs = product(KERNEL, "the grid", &[row_tiles(rows), slots])?;
         let blocks = pairs.min(properties.multiprocessors as usize);
         let base = Carve::default().take::<f32>(groups * GROUP_WORDS);
-        let Some((stages, bytes)) = stages(base, groups, 2 * pairs.div_ceil(blocks.max(1)), properties.shared_bytes)
+        let Some((stages, bytes)) = stages(base, groups, 2 * pairs.div_ceil(blocks.max(1)), 2, properties.shared_bytes)
         else {
             return Ok(false);
         };
@@ -83,7 +83,7 @@ impl Cuda {
 
     /// `residual = fma(y, factor, residual)` with `y` the [`crate::twin::combine`] of the [`crate::twin::grouped_down`] of `act`
     /// `[slots, moe_intermediate_size]`, for one token and INT4 experts, at most 32. Faults as for [`Cuda::grouped_gate_up`]. Whatever
-    /// wrote ids, table and weights came before the kernel that wrote `act`: [`Cuda::token_gate_up`], or one that does not start early.
+    /// wrote ids, table and weights came before the kernel that wrote `act`.
     ///
     /// # Errors
     /// `Kernel`, `Call`.

@@ -148,7 +148,8 @@ impl Cuda {
             .take::<f32>(groups * GROUP_WORDS)
             .take::<f32>(if norms { cols } else { 0 })
             .take::<f32>(groups);
-        let Some((stages, bytes)) = stages(base, groups, tiles.div_ceil(blocks.max(1)), properties.shared_bytes) else {
+        let Some((stages, bytes)) = stages(base, groups, tiles.div_ceil(blocks.max(1)), 1, properties.shared_bytes)
+        else {
             return Ok(None);
         };
         Ok(Some((stages, Grid::new((size(kernel, blocks)?, 1, 1), threads(groups)).shared(bytes))))
