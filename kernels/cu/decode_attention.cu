@@ -99,7 +99,7 @@ struct Turn {
 };
 
 // Norm, where there is one, and rope of one head, by one warp; the result lies in `head`, in padded runs.
-__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, bool norms, const Turn& turn, float* head) {
+__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, const float* weights, const Turn& turn, float* head) {
     const u32 lane = threadIdx.x % 32, dim = form.head_dim, half = form.rotary_dim / 2;
     float own[MAX_DIM / RUN];
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ __forceinline__ void norm_and_rope(const Attend& form, const float* f
         if (i * RUN < dim) head[i * RUN_WORDS + lane] = own[i];
     }
     __syncwarp();
-    if (norms) {
+    if (weights) {
         const u32 run = lane % RUNS;
         const float sum = 0.0f + sum_of_four(square_run(head + run * RUN_WORDS, run * RUN < dim ? RUN : 0));
         const float inverse = inverse_rms(sum, dim, form.eps);
@@ -226,20 +226,26 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     here.stage_keys(keys, dim, tile_pitch, arrivals);
     here.stage_values(values, dim, arrivals + 1);
     const bool has_newest = (splits - 1) % gridDim.x == blockIdx.x;
+    float own_value = 0.0f;
     {
-        const Turn turn(form, form.q_norm, position);
-        Turn turn_key = turn;
+        Turn turn(form, form.q_norm, position);
+        // A warp that has the key has nothing after it.
+        float key_weight[MAX_DIM / RUN];
 #pragma unroll
-        for (u32 i = 0; i < MAX_DIM / RUN; ++i) turn_key.weight[i] = has_newest && form.k_norm && i * RUN < dim ? form.k_norm[i * RUN + lane] : 0.0f;
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i) key_weight[i] = has_newest && form.k_norm && i * RUN < dim ? form.k_norm[i * RUN + lane] : 0.0f;
         wait_for_previous();
         let_next_start();
+        if (has_newest && threadIdx.x < dim) own_value = load_fresh(form.v + kv_head * dim + threadIdx.x);
         for (u32 vector = warp; vector < HEADS + has_newest; vector += WARPS) {
-            if (vector == HEADS)
-                norm_and_rope(form, form.k + kv_head * dim, form.k_norm, turn_key, own_key);
-            else if (vector < count)
-                norm_and_rope(form, form.q + (first_head + vector) * dim, form.q_norm, turn, q + vector * HEAD_WORDS);
-            else  // a head that is not there; its results are not stored
+            const bool key = vector == HEADS;
+            if (!key && vector >= count) {  // a head that is not there; its results are not stored
                 for (u32 i = lane; i < HEAD_WORDS; i += 32) q[vector * HEAD_WORDS + i] = 0.0f;
+                continue;
+            }
+#pragma unroll
+            for (u32 i = 0; i < MAX_DIM / RUN; ++i) turn.weight[i] = key ? key_weight[i] : turn.weight[i];
+            norm_and_rope(form, key ? form.k + kv_head * dim : form.q + (first_head + vector) * dim, key ? form.k_norm : form.q_norm, turn,
+                          key ? own_key : q + vector * HEAD_WORDS);
         }
     }
     const u32 c = warp % RUNS, head_part = warp / RUNS * H;
@@ -291,7 +297,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
         if (here.newest) {
             if (threadIdx.x < dim) {
                 const u32 d = threadIdx.x;
-                const u16 value = f32_to_bf16(load_fresh(form.v + kv_head * dim + d));
+                const u16 value = f32_to_bf16(own_value);
                 *(u16*)(values + (place * dim + d) * 2) = value;
                 if (first == 0) *(u16*)(here.cached + (SPLIT + place) * dim * 2 + d * 2) = value;
             }
