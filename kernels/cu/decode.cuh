@@ -28,11 +28,6 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Until all but the last `LEFT` committed copies of this thread are there.
-template <int LEFT> __device__ __forceinline__ void wait_for_copies_but() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-
 // Past the first-level cache: what another multiprocessor wrote.
 __device__ __forceinline__ float load_fresh(const float* from) { return __ldcg(from); }
 __device__ __forceinline__ u32 load_fresh(const u32* from) { return __ldcg(from); }

@@ -165,7 +165,7 @@ impl Cuda {
             }))
     }
 
-    /// Whether a kernel's code for this device may be launched in clusters: where it knows to wait for the kernel before it.
+    /// Whether a kernel may be launched in clusters: its code for this device is of compute capability 9.0 or later.
     pub(super) fn clusters(&self, function: Function) -> Result<bool, CudaError> {
         self.modules.waits(self.modules.function(function, 0)?)
     }

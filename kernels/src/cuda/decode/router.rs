@@ -117,14 +117,16 @@ impl Cuda {
         };
         let status = self.status_address();
         // Where the code of the device knows clusters, and the router fits into one's shared memory.
-        let cluster = self.clusters(Function("decode_router", "norm_route_cluster"))?.then(|| cluster_grid(experts, cols));
-        let (name, grid) = match cluster.flatten().filter(|grid| grid.shared + CHOSEN_BYTES <= self.properties().shared_bytes) {
-            Some(grid) => ("norm_route_cluster", grid),
-            None => {
-                let blocks = (size(KERNEL, groups)?, size(KERNEL, row_tiles(experts))?, 1);
-                (KERNEL, Grid::new(blocks, THREADS).shared(bytes))
-            }
-        };
+        let cluster =
+            self.clusters(Function("decode_router", "norm_route_cluster"))?.then(|| cluster_grid(experts, cols));
+        let (name, grid) =
+            match cluster.flatten().filter(|grid| grid.shared + CHOSEN_BYTES <= self.properties().shared_bytes) {
+                Some(grid) => ("norm_route_cluster", grid),
+                None => {
+                    let blocks = (size(KERNEL, groups)?, size(KERNEL, row_tiles(experts))?, 1);
+                    (KERNEL, Grid::new(blocks, THREADS).shared(bytes))
+                }
+            };
         // SAFETY: argument types are those of the kernels; shapes were checked. Only weights are read early.
         unsafe {
             self.launch_early(stream, Function("decode_router", name), grid, &mut arguments![argument, status])?;
