@@ -113,7 +113,7 @@ fn measure(
 
     let mut log = RunLog::default();
     log.line(&json!({ "config": name, "calibration": runtime.engine.calibration(), "cap": cap }));
-    runtime.engine.take_layer_hits();
+    runtime.engine.take_layer_use();
     let mut watch = Watch::start(device);
     let measured = run(&timing, &mut runtime.engine, &plan, &mut watch, &mut log)?;
     let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed, runtime.startup_s.clone())?;
@@ -202,14 +202,14 @@ fn routing(opened: &Opened, prompts: PromptSet) -> VerdictRow {
     }
 }
 
-/// Where routing is stated to be even, each layer's hit rate is its resident share: a cache that found more, or less, than its
-/// share would not have met even routes.
+/// Where routing is stated to be even, each layer's hit rate is its resident share at the routes: a cache that found more, or less,
+/// than its share would not have met even routes.
 fn even_layers(opened: &Opened, layers: &[LayerResidency], experts: u64) -> Option<VerdictRow> {
     let even = opened.folder.synthetic.as_ref().is_some_and(|record| record.skew == Skew::Even);
     let widest = layers.iter().enumerate().filter(|(_, layer)| layer.hits + layer.misses > 0).map(|(index, layer)| {
-        let rate = layer.hits as f64 / (layer.hits + layer.misses) as f64;
-        let share = layer.resident as f64 / experts as f64;
-        (index, rate, share, layer.hits + layer.misses)
+        let routes = layer.hits + layer.misses;
+        let share = layer.resident_sum.map_or(layer.resident as f64, |sum| sum as f64 / routes as f64) / experts as f64;
+        (index, layer.hits as f64 / routes as f64, share, routes)
     });
     let widest = widest.max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs())).filter(|_| even)?;
     let (layer, rate, share, routes) = widest;
@@ -222,7 +222,7 @@ fn even_layers(opened: &Opened, layers: &[LayerResidency], experts: u64) -> Opti
         false => Verdict::Fail,
     };
     let reason = format!(
-        "furthest apart in layer {layer}: {:.2} % of {routes} routes hit, {:.2} % of its experts are resident; allowed {tolerance}",
+        "furthest apart in layer {layer}: {:.2} % of {routes} routes hit, {:.2} % of its experts were resident at them; allowed {tolerance}",
         rate * 100.0,
         share * 100.0
     );

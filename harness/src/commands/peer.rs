@@ -11,7 +11,7 @@ use crate::repository::Repository;
 use crate::runtime::{Opened, Seen, Watch};
 use crate::statistics::{Bootstrap, median};
 use crate::suite::{SpeedSuite, capped_lengths};
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use assay_engine::device::DeviceKind;
 use assay_engine::expert_cache::Encoding;
 use assay_engine::memory::MemoryPlan;
@@ -166,8 +166,12 @@ impl LlamaCpp {
             return Ok(path.clone());
         }
         let precision = &opened.options.precision;
-        let name = |encoding: Encoding| if encoding == Encoding::Bf16 { "bf16" } else { "q4-0" };
-        let (matrices, experts) = (name(precision.attention), name(precision.experts));
+        let name = |encoding: Encoding| match encoding {
+            Encoding::Bf16 => Ok("bf16"),
+            Encoding::Int4(_) => Ok("q4-0"),
+            Encoding::Int8 => bail!("no file for the peer is written with weights in int8: name one with --gguf"),
+        };
+        let (matrices, experts) = (name(precision.attention)?, name(precision.experts)?);
         let path = repository.path(format!("cache/{}.{matrices}.experts-{experts}.gguf", opened.model_name()));
         if !path.exists() {
             let mut export = Command::new(std::env::current_exe().context("finding this program")?);
@@ -185,10 +189,11 @@ impl LlamaCpp {
 fn room(opened: &Opened) -> anyhow::Result<Room> {
     let spec = &opened.folder.spec;
     let plan = MemoryPlan::new(spec, &opened.options)?;
-    // A block of 32 weights in Q4_0 is 18 bytes.
+    // A block of 32 weights in Q4_0 is 18 bytes, in Q8_0 34.
     let bytes = |weights: usize| match opened.options.precision.experts {
         Encoding::Bf16 => weights * 2,
         Encoding::Int4(_) => weights / 32 * 18,
+        Encoding::Int8 => weights / 32 * 34,
     };
     let expert = plan.bank.map_or(0, |bank| bytes(3 * bank.expert.hidden_size * bank.expert.moe_intermediate_size));
     Ok(Room {

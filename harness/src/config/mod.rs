@@ -139,6 +139,8 @@ pub enum WeightFormat {
     Bf16,
     /// Symmetric, groups of 128 inputs, BF16 scales
     Int4,
+    /// Likewise; scales from the largest magnitude
+    Int8,
 }
 
 /// How INT4 scales are found.

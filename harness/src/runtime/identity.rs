@@ -183,6 +183,7 @@ fn precision(loaded: &LoadedConfig) -> PrecisionIdentity {
     let weights = |format: WeightFormat| match format {
         WeightFormat::Bf16 => NumberFormat::Bf16,
         WeightFormat::Int4 => NumberFormat::Int4,
+        WeightFormat::Int8 => NumberFormat::Int8,
     };
     PrecisionIdentity {
         experts: weights(precision.experts),

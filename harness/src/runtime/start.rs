@@ -357,5 +357,6 @@ fn encoding(format: WeightFormat, quantization: Option<Quantization>) -> Encodin
         (WeightFormat::Bf16, _) => Encoding::Bf16,
         (WeightFormat::Int4, Some(Quantization::Search)) => Encoding::Int4(QuantizeMethod::Search),
         (WeightFormat::Int4, _) => Encoding::Int4(QuantizeMethod::Amax),
+        (WeightFormat::Int8, _) => Encoding::Int8,
     }
 }

@@ -113,6 +113,9 @@ pub struct SpeedBody {
 pub struct LayerResidency {
     /// Its experts on the device, at the end.
     pub resident: u64,
+    /// Its experts on the device at each route, summed over the routes; absent in records that know the end alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_sum: Option<u64>,
     /// Routes that found their expert there.
     pub hits: u64,
     /// Routes that did not.

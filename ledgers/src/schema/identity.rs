@@ -91,7 +91,7 @@ pub enum NumberFormat {
     F32,
     /// bfloat16.
     Bf16,
-    /// 8-bit integers with BF16 scales: of keys and values in groups of 32.
+    /// 8-bit integers with BF16 scales, in groups of 128; of keys and values in groups of 32.
     Int8,
     /// 6-bit integers with BF16 scales, in groups of 32; keys and values alone.
     Int6,
