@@ -63,6 +63,9 @@ struct LlamaCpp {
     /// Where it is built
     #[arg(long, value_name = "DIR")]
     build: Option<PathBuf>,
+    /// A llama-bench that is built already, instead of building one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["source", "build"])]
+    llama_bench: Option<PathBuf>,
     /// The weights as GGUF [default: written into cache/ where they are not there yet]
     #[arg(long, value_name = "FILE")]
     gguf: Option<PathBuf>,
@@ -121,7 +124,7 @@ impl LlamaCpp {
                 own.push(side.run(&[])?);
             } else {
                 eprintln!("turn {}: llama.cpp", turn + 1);
-                peers.push(peer_turn(&bench, &chosen, watch.as_ref(), timed, &opened, &repository)?);
+                peers.push(peer_turn(&bench, self.origin(), &chosen, watch.as_ref(), timed, &opened, &repository)?);
             }
         }
         let bootstrap = Bootstrap::default();
@@ -148,7 +151,16 @@ impl LlamaCpp {
         Ok(Side { name: "assay".to_owned(), binary, arguments })
     }
 
+    /// Which release its source is of, where that is known.
+    fn origin(&self) -> &'static str {
+        if self.source.is_none() && self.llama_bench.is_none() { build::RELEASE } else { "" }
+    }
+
     fn program(&self, repository: &Repository, cuda: bool) -> anyhow::Result<PathBuf> {
+        if let Some(program) = &self.llama_bench {
+            ensure!(program.is_file(), "--llama-bench {}: there is no such file", program.display());
+            return Ok(program.clone());
+        }
         let place = repository.path("target/peers");
         let source = match &self.source {
             Some(dir) => build::find_source(dir)?,
@@ -236,6 +248,7 @@ fn choose(
 /// Every workload once, in its setting; kept as a record of its own.
 fn peer_turn(
     bench: &LlamaBench,
+    origin: &str,
     chosen: &[Chosen],
     watch: Option<&CardWatch>,
     timed: u32,
@@ -258,7 +271,7 @@ fn peer_turn(
         seen.look();
         log.line(&json!({ "command": finished.command, "raw": finished.raw }));
         let row = &finished.rows[0];
-        subject = format!("llama.cpp {} of {} {}", row.build_commit, build::PACKAGE, build::VERSION);
+        subject = format!("llama.cpp {}{origin}", row.build_commit);
         setting.insert("weights".to_owned(), format!("{}, {} bytes", row.model_type, row.model_size));
         let name = key(*workload).to_string();
         setting.insert(format!("setting of {name}"), serde_json::to_string(best)?);
