@@ -1,6 +1,7 @@
 //! From repetitions to rows, residency, memory and verdicts.
 
 use super::run::{Measured, Sample};
+use super::work::token_work;
 use crate::statistics::median;
 use assay_engine::Engine;
 use assay_engine::device::{Device, DeviceKind};
@@ -52,8 +53,11 @@ pub fn summarise<D: Device>(
     let hcs = (total > 0).then(|| residency(&decode, total));
     let modelled_link_s = modelled(&all, engine.options().device);
     let cold_path = (engine.options().device == DeviceKind::Cuda).then(|| engine.cold_path().name().to_owned());
+    let work = Some(token_work(engine.spec(), engine.options(), engine.plan()));
+    let low_water_bytes = low_water;
+    let roofline = None;
     let body =
-        SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path, layers, driver, startup_s };
+        SpeedBody { rows, hcs, low_water_bytes, modelled_link_s, cold_path, layers, driver, startup_s, work, roofline };
     Ok(Summary { body, verdicts })
 }
 

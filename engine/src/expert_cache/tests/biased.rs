@@ -100,7 +100,7 @@ fn biases_that_are_not_finite_and_headers_without_them_are_found() {
     let found = rewrite("nan", &payload, &|header| header["layers"][0]["sha256"] = sha256.as_str().into());
     assert_eq!(
         found,
-        "layer 0, expert 1, bias of up_proj: row 2 is NaN, expected a finite number; build it again with replacement, or give another path"
+        "layer 0, expert 1, bias of up_proj: row 2 is NaN, expected a finite number; pack it again with `assay cache build CONFIG --replace`"
     );
     // A layer that denies its biases has experts of another size.
     let found = rewrite("denied", &bytes[payload_start..], &|header| header["layers"][1]["biases"] = false.into());

@@ -320,6 +320,16 @@ fn names_are_plain_and_parse() {
         assert_eq!(path.parent(), Some(Path::new("/repository/cache")), "{name}");
         assert!(path.file_name().unwrap().to_str().unwrap().starts_with(start), "{name}: {path:?}");
     }
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("cache")).unwrap();
+    let current = default_path(root.path(), "tiny", &identity);
+    let name = current.file_name().unwrap().to_str().unwrap();
+    let (stem, _) = name.rsplit_once("-l").unwrap();
+    for file in [name, &format!("{stem}.experts"), &format!("{stem}-l1.experts"), &format!("{stem}-l1.experts.tmp")] {
+        std::fs::write(root.path().join("cache").join(file), "").unwrap();
+    }
+    let stale = stale_paths(root.path(), "tiny", &identity);
+    assert_eq!(stale, ["-l1.experts", ".experts"].map(|end| root.path().join("cache").join(format!("{stem}{end}"))));
     for encoding in Encoding::ALL {
         assert_eq!(encoding.name().parse::<Encoding>().unwrap(), encoding);
     }
