@@ -197,16 +197,19 @@ impl Server {
         let start = Instant::now();
         let request = self.agent.post(format!("{}/v1/completions", self.url)).content_type("application/json");
         let mut response = request.send(body).context("asking the server")?;
-        let (mut first, mut last, mut text, mut done) = (None, 0.0, String::new(), false);
+        // The clock first, the JSON afterwards: the client shares the machine with what it measures.
+        let mut arrived = Vec::with_capacity(tokens + 4);
         for line in BufReader::new(response.body_mut().as_reader()).lines() {
-            let line = line?;
+            arrived.push((ms(start), line?));
+        }
+        let (mut first, mut last, mut text, mut done) = (None, 0.0, String::new(), false);
+        for (now, line) in &arrived {
             let Some(data) = line.strip_prefix("data: ") else { continue };
             if data == "[DONE]" {
                 done = true;
                 continue;
             }
-            let now = ms(start);
-            let event: Value = serde_json::from_str(data).context("reading the server's stream")?;
+            let (now, event) = (*now, serde_json::from_str::<Value>(data).context("reading the server's stream")?);
             let piece =
                 event["choices"][0]["text"].as_str().context("the server's stream has an event without text")?;
             if !piece.is_empty() {
