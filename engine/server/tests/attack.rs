@@ -40,7 +40,8 @@ fn bodies_that_are_not_json_or_not_what_they_say() {
     let prompt = |more: &str| format!("{{\"model\": \"tiny-moe\", \"prompt\": \"a\", {more}}}").into_bytes();
     let messages = |more: &str| format!("{{\"model\": \"tiny-moe\", \"messages\": {more}}}").into_bytes();
     let raw = |text: &[u8]| [b"{\"model\": \"tiny-moe\", \"prompt\": \"", text, b"\"}"].concat();
-    let deep = |open: &str, close: &str| prompt(&format!("\"metadata\": {}1{}", open.repeat(50_000), close.repeat(50_000)));
+    let deep =
+        |open: &str, close: &str| prompt(&format!("\"metadata\": {}1{}", open.repeat(50_000), close.repeat(50_000)));
     let stops = json!((0..1000).map(|index| format!("stop {index}")).collect::<Vec<_>>());
     for (body, part) in [
         // Bytes.
@@ -78,7 +79,13 @@ fn bodies_that_are_not_json_or_not_what_they_say() {
     ] {
         refused(&server, COMPLETIONS, &body, part);
     }
-    for (ids, part) in [("[-1]", "list of token ids"), ("[4294967296]", "list of token ids"), ("[1.5]", "list of token ids"), ("[[1], \"a\"]", "list of token ids"), ("[4294967295]", "token id 4294967295")] {
+    for (ids, part) in [
+        ("[-1]", "list of token ids"),
+        ("[4294967296]", "list of token ids"),
+        ("[1.5]", "list of token ids"),
+        ("[[1], \"a\"]", "list of token ids"),
+        ("[4294967295]", "token id 4294967295"),
+    ] {
         let body = format!("{{\"model\": \"tiny-moe\", \"prompt\": {ids}}}");
         refused(&server, COMPLETIONS, body.as_bytes(), part);
     }
@@ -135,9 +142,7 @@ fn every_escape_of_a_call_s_arguments_reaches_the_template() {
 fn characters_of_several_tokens_are_streamed_whole() {
     let server = Server::start();
     let text = "\u{1f600}\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467} é e\u{301} 世界 \u{10ffff}";
-    let body = |stream: bool| {
-        json!({"model": "tiny-moe", "prompt": text, "echo": true, "max_tokens": 24, "temperature": 2.0, "seed": 7, "logprobs": 0, "stream": stream})
-    };
+    let body = |stream: bool| json!({"model": "tiny-moe", "prompt": text, "echo": true, "max_tokens": 24, "temperature": 2.0, "seed": 7, "logprobs": 0, "stream": stream});
     let (whole, streamed) = (server.post(COMPLETIONS, &body(false)), server.post(COMPLETIONS, &body(true)));
     assert!(whole.text().starts_with(text), "{}", whole.body);
     assert_eq!(streamed.text(), whole.text());
@@ -201,8 +206,10 @@ fn two_conversations_that_evict_each_other_say_what_fresh_ones_say() {
     let mut histories = ["Call me Ishmael. ", "It was the best of times. "].map(|words| words.repeat(40));
     let mut reused = 0;
     for turn in 0..4 {
-        for history in &mut histories {
-            let body = |cache: bool| json!({"model": "tiny-moe", "prompt": *history, "max_tokens": 16, "cache_prompt": cache, "logprobs": 3});
+        // Twice the one, twice the other: the second time begins from what the first left, the first from what an eviction left.
+        for which in [0, 0, 1, 1] {
+            let history = &mut histories[which];
+            let body = |cache: bool| json!({"model": "tiny-moe", "prompt": history, "max_tokens": 16, "cache_prompt": cache, "logprobs": 3});
             let (answer, fresh) = (server.post(COMPLETIONS, &body(true)), server.post(COMPLETIONS, &body(false)));
             let (answer, fresh) = (answer.json(), fresh.json());
             assert_eq!(answer["choices"], fresh["choices"], "turn {turn}");

@@ -198,7 +198,10 @@ fn a_call_that_is_asked_for_is_begun() {
         // This model was never taught to call: what it begins stays a text, all of it.
         let text = answer.text();
         assert!(text.starts_with(opening), "{text}");
-        assert_eq!((&body["choices"][0]["finish_reason"], &body["usage"]["completion_tokens"]), (&json!("length"), &json!(8)));
+        assert_eq!(
+            (&body["choices"][0]["finish_reason"], &body["usage"]["completion_tokens"]),
+            (&json!("length"), &json!(8))
+        );
         assert_eq!(server.post(CHAT, &merged(request, json!({"stream": true}))).text(), text);
     };
     let (one, two) = (json!([tool("look")]), json!([tool("look"), tool("find")]));

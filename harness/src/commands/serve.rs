@@ -84,7 +84,13 @@ impl Serve {
         let context = engine.options().context_tokens;
         let model = ServedModel::open(&runtime.opened.folder, name, (context, longest))?;
         let store = StoreOptions { limit_bytes: self.session_memory.0, ..StoreOptions::default() };
-        let options = ServerOptions { queue_length: self.queue, keys, store, limits: Limits::default(), planted_faults: self.planted_faults };
+        let options = ServerOptions {
+            queue_length: self.queue,
+            keys,
+            store,
+            limits: Limits::default(),
+            planted_faults: self.planted_faults,
+        };
         summarise(&runtime, &model, &options, address, format);
         serve(listener, &mut runtime.engine, model, options, || interrupt::flag().load(Ordering::Relaxed))?;
         Ok(Exit::DONE)

@@ -68,7 +68,8 @@ fn a_file_without_certificates_is_an_input_error() {
     std::fs::write(&empty, "no certificate\n").unwrap();
     let run = |url: &str| {
         let file = empty.to_str().unwrap();
-        let run = place.run(&["adq", "run", "--endpoint", url, "--model", "m", "--controls", "none", "--ca-file", file]);
+        let run =
+            place.run(&["adq", "run", "--endpoint", url, "--model", "m", "--controls", "none", "--ca-file", file]);
         (run.status.code(), String::from_utf8_lossy(&run.stderr).into_owned())
     };
     let (code, said) = run("https://127.0.0.1:9");

@@ -132,10 +132,8 @@ fn a_call_that_was_begun_for_the_model_is_whole() {
     let tokenizer = tokenizer();
     let parser = Parser::new(Grammar::QwenJson, ToolSchemas::default());
     let opening = Grammar::QwenJson.opening("", Some("f"));
-    let mut choice = Choice::new(ChoiceOptions {
-        beginning: Beginning::Opening(opening),
-        ..options(&tokenizer, &[], Some(parser))
-    });
+    let mut choice =
+        Choice::new(ChoiceOptions { beginning: Beginning::Opening(opening), ..options(&tokenizer, &[], Some(parser)) });
     let mut events = vec![Event::Prompt { cached: 0, logprobs: Vec::new() }];
     events.extend(tokens(&tokenizer, " {\"city\": \"Köln\"}}\n</tool_call>"));
     events.push(Event::End(End::Token(2)));

@@ -246,7 +246,8 @@ const FRAGMENTS: [&str; 30] = [
 
 #[test]
 fn an_opening_and_the_rest_of_a_call_are_a_call() {
-    let dsml = "<｜DSML｜parameter name=\"count\" string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜";
+    let dsml =
+        "<｜DSML｜parameter name=\"count\" string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜";
     let rest = |grammar: Grammar| match grammar {
         Grammar::QwenJson => " {\"count\": 1}}\n</tool_call>".to_owned(),
         Grammar::QwenXml => "<parameter=count>\n1\n</parameter>\n</function>\n</tool_call>".to_owned(),

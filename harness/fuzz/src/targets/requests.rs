@@ -37,7 +37,8 @@ fn seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     model().map_err(anyhow::Error::msg)?;
     let tool = json!({"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {
         "type": "object", "properties": {"place": {"type": "string"}, "times": {"type": "integer"}}, "required": ["place"]}}});
-    let call = json!({"id": "c", "type": "function", "function": {"name": "look", "arguments": "{\"place\": \"\\u00e9\"}"}});
+    let call =
+        json!({"id": "c", "type": "function", "function": {"name": "look", "arguments": "{\"place\": \"\\u00e9\"}"}});
     let seeds = [
         json!({"model": "tiny-moe", "prompt": "It was the best of"}),
         json!({"model": "tiny-moe", "prompt": [5, 6, 7], "max_tokens": 0, "echo": true, "logprobs": 1}),
@@ -74,9 +75,7 @@ fn read(_: &Path, input: &[u8]) -> Result<Verdict, String> {
 
 /// What a client reads; a request is never the server's failure.
 fn refusal(error: &ApiError) -> Result<String, String> {
-    let body = serde_json::to_value(error.body()).map_err(|error| error.to_string())?;
-    let message = body["error"]["message"].as_str().unwrap_or_default().to_owned();
-    promise(!message.is_empty(), "a message")?;
-    promise(body["error"]["type"] == "invalid_request_error", "a refusal in OpenAI's form")?;
-    Ok(message)
+    promise(!error.message.is_empty(), "a message")?;
+    promise(error.kind == "invalid_request_error" && error.status.is_client_error(), "the client's fault")?;
+    Ok(error.message.clone())
 }
