@@ -24,6 +24,7 @@ mod state;
 mod traced;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use calibrate::{Calibration, ColdPath, Requirement};
 pub(crate) use captured::BATCHES_UNDER_WAY;
@@ -69,6 +70,7 @@ pub struct Engine<D: Device> {
     /// Tokens in a prefill chunk.
     chunk: usize,
     calibration: Option<Calibration>,
+    calibration_time: Duration,
     /// How decode brings cold experts in.
     cold_path: ColdPath,
     captured: Option<Captured>,
@@ -174,6 +176,7 @@ impl<D: Device> Engine<D> {
             residency,
             buffers,
             calibration: None,
+            calibration_time: Duration::ZERO,
             cold_path: ColdPath::CopyEngine,
             captured: exchange.map(Captured::new),
             low_water: LowWater::default(),
@@ -186,7 +189,9 @@ impl<D: Device> Engine<D> {
             tracer: None,
         };
         engine.note(Phase::Startup);
+        let start = Instant::now();
         engine.calibrate()?;
+        engine.calibration_time = start.elapsed();
         Ok(engine)
     }
 
@@ -205,6 +210,10 @@ impl<D: Device> Engine<D> {
     /// What calibration measured.
     pub fn calibration(&self) -> Option<&Calibration> {
         self.calibration.as_ref()
+    }
+    /// How long calibration took: its runs, filling the tiers, and timing the cold paths.
+    pub fn calibration_time(&self) -> Duration {
+        self.calibration_time
     }
     /// How decode brings cold experts in: measured at startup, or as the options say.
     pub fn cold_path(&self) -> ColdPath {

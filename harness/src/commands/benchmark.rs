@@ -16,6 +16,7 @@ use assay_engine::synth::routing::{RoutingCheck, THRESHOLDS};
 use assay_ledgers::{Draft, Hcs, Identity, LayerResidency, Run, Sha256, SpeedRow, Verdict, VerdictRow};
 use clap::Args;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 const BENCHMARK_EXAMPLES: &str = "\
@@ -110,7 +111,7 @@ fn measure(
     log.line(&json!({ "config": name, "calibration": runtime.engine.calibration(), "cap": cap }));
     runtime.engine.take_layer_hits();
     let measured = run(&timing, &mut runtime.engine, &plan, &mut log)?;
-    let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed)?;
+    let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed, runtime.startup_s.clone())?;
     let mut notes = Vec::new();
     if let Some(config) = http {
         let tokenizer = runtime.tokenizer()?;
@@ -224,6 +225,7 @@ fn answer(
         "cold_path": body.cold_path,
         "layers": body.layers,
         "driver": body.driver,
+        "startup_s": body.startup_s,
         "verdicts": summary.verdicts,
         "evidence": evidence,
     });
@@ -243,11 +245,15 @@ fn answer(
 fn rows_table(name: &str, rows: &[SpeedRow]) -> Table {
     let headings = ["measure", "#tokens", "#median", "#95 % interval", "#best", "#n", "#hits", "#link s"];
     let mut table = Table::new(format!("Speed of {name}, tok/s of wall time"), &headings);
+    let several_depths = rows.iter().filter_map(|row| row.depth).collect::<BTreeSet<u64>>().len() > 1;
     for row in rows {
         let hit_rate = row.hcs.as_ref().and_then(|hcs| hcs.hit_rate);
         table.row([
             row.measure.as_str().to_owned(),
-            row.tokens.to_string(),
+            match several_depths {
+                true => row.key().lengths(),
+                false => row.tokens.to_string(),
+            },
             rate(row.median),
             row.ci95.map_or("–".to_owned(), |[low, high]| format!("{}–{}", rate(low), rate(high))),
             rate(row.best),

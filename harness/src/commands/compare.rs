@@ -309,7 +309,7 @@ fn answer(judged: &Judged, noises: &[Option<Noise>], verdicts: &[VerdictRow]) ->
     for (row, noise) in body.rows.iter().zip(noises) {
         table.row([
             row.measure.as_str().to_owned(),
-            row.tokens.to_string(),
+            row.key().lengths(),
             format!("{:.1}", median(&row.a)?.value),
             format!("{:.1}", median(&row.b)?.value),
             format!("{:.4}", row.ratio.value),

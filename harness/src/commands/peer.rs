@@ -10,14 +10,14 @@ use crate::peer::{CardWatch, LlamaBench, Setting, Workload, build};
 use crate::repository::Repository;
 use crate::runtime::Opened;
 use crate::statistics::{median, paired_ratio};
-use crate::suite::SpeedSuite;
+use crate::suite::{SpeedSuite, capped_lengths};
 use anyhow::{Context, ensure};
 use assay_engine::device::DeviceKind;
 use assay_engine::expert_cache::Encoding;
 use assay_engine::memory::MemoryPlan;
 use assay_ledgers::{
     ComparedSide, ComparisonBody, ComparisonRow, Draft, EvidenceClass, ExternalBody, ExternalRow, Interval95, Measure,
-    Run, Sha256, Verdict, VerdictRow,
+    RowKey, Run, Sha256, Verdict, VerdictRow,
 };
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -194,13 +194,10 @@ fn room(opened: &Opened) -> anyhow::Result<Room> {
 fn workloads(suite: &SpeedSuite, most: usize) -> anyhow::Result<Vec<Workload>> {
     let tokens = |tokens: usize| u32::try_from(tokens);
     let prefill = suite.prefill.tokens.iter().filter(|&&length| length <= most);
-    let depth = suite.decode.prompt_tokens;
     let prefill = prefill.map(|&length| Ok(Workload::Prefill { tokens: tokens(length)? }));
-    let decode = suite
-        .decode
-        .tokens
-        .iter()
-        .map(|&length| Ok(Workload::Decode { tokens: tokens(length)?, depth: tokens(depth)? }));
+    let depths = capped_lengths(&suite.decode.prompt_tokens, most);
+    let decode = depths.iter().flat_map(|&depth| suite.decode.tokens.iter().map(move |&length| (length, depth)));
+    let decode = decode.map(|(length, depth)| Ok(Workload::Decode { tokens: tokens(length)?, depth: tokens(depth)? }));
     prefill.chain(decode).collect()
 }
 
@@ -249,7 +246,7 @@ fn peer_turn(
         let row = &finished.rows[0];
         subject = format!("llama.cpp {} of {} {}", row.build_commit, build::PACKAGE, build::VERSION);
         setting.insert("weights".to_owned(), format!("{}, {} bytes", row.model_type, row.model_size));
-        let name = row_name(*workload);
+        let name = key(*workload).to_string();
         setting.insert(format!("setting of {name}"), serde_json::to_string(best)?);
         peak_bytes = peak_bytes.max(row.peak_bytes);
         let estimate = median(&row.samples_ts)?;
@@ -270,27 +267,23 @@ fn peer_turn(
     Ok(PeerTurn { samples, record, peak_bytes })
 }
 
-fn row_name(workload: Workload) -> String {
-    match workload {
-        Workload::Prefill { tokens } => format!("prefill of {tokens}"),
-        Workload::Decode { tokens, depth } => format!("decode of {tokens} behind {depth}"),
-    }
-}
-
-fn measure(workload: Workload) -> Measure {
-    match workload {
-        Workload::Prefill { .. } => Measure::Prefill,
-        Workload::Decode { .. } => Measure::Decode,
-    }
+/// Assay's row for the same.
+fn key(workload: Workload) -> RowKey {
+    let (measure, depth) = match workload {
+        Workload::Prefill { .. } => (Measure::Prefill, None),
+        Workload::Decode { depth, .. } => (Measure::Decode, Some(depth.into())),
+    };
+    RowKey { measure, tokens: workload.tokens().into(), depth }
 }
 
 /// Repetitions are paired in the order they ran: the nth of a round's turn with the nth of the other's.
 fn rows(chosen: &[Chosen], peers: &[PeerTurn], own: &[Process]) -> anyhow::Result<Vec<ComparisonRow>> {
     let row = |(index, chosen): (usize, &Chosen)| {
-        let (measure, tokens) = (measure(chosen.workload), u64::from(chosen.workload.tokens()));
+        let key = key(chosen.workload);
+        let RowKey { measure, tokens, depth } = key;
         let a: Vec<f64> = peers.iter().flat_map(|turn| turn.samples[index].iter().copied()).collect();
         let found = own.iter().map(|process| {
-            let row = process.rows.iter().find(|row| row.measure == measure && row.tokens == tokens);
+            let row = process.rows.iter().find(|row| row.key().is(&key));
             row.map(|row| row.samples.clone())
         });
         // A length that calibration did not allow gave way to a shorter one.
@@ -298,7 +291,7 @@ fn rows(chosen: &[Chosen], peers: &[PeerTurn], own: &[Process]) -> anyhow::Resul
         let b = b.concat();
         let ratio = paired_ratio(&b, &a)?;
         let ratio = Interval95 { value: ratio.value, ci95: ratio.ci95.map(|interval| [interval.low, interval.high]) };
-        Ok(Some(ComparisonRow { measure, tokens, unit: "tok/s".to_owned(), a, b, ratio }))
+        Ok(Some(ComparisonRow { measure, tokens, depth, unit: "tok/s".to_owned(), a, b, ratio }))
     };
     chosen.iter().enumerate().map(row).filter_map(Result::transpose).collect()
 }
@@ -367,7 +360,7 @@ fn answer(
         let interval = row.ratio.ci95.map_or("–".to_owned(), |[low, high]| format!("{low:.2}–{high:.2}"));
         table.row([
             row.measure.as_str().to_owned(),
-            row.tokens.to_string(),
+            row.key().lengths(),
             format!("{:.1}", median(&row.a)?.value),
             format!("{:.1}", median(&row.b)?.value),
             format!("{:.2}", row.ratio.value),
@@ -380,7 +373,7 @@ fn answer(
         let Setting { n_cpu_moe, n_ubatch, load_mode, threads, .. } = &found.best.setting;
         answer = answer.line(format!(
             "llama.cpp, {}: -ncmoe {n_cpu_moe} -ub {n_ubatch} -lm {load_mode} -t {threads}, best of {}",
-            row_name(*workload),
+            key(*workload).to_string(),
             found.trials.len()
         ));
     }

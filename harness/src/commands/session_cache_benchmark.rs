@@ -139,6 +139,7 @@ impl SessionCacheBenchmark {
             cold_path: None,
             layers: Vec::new(),
             driver: None,
+            startup_s: Default::default(),
         })
     }
 }

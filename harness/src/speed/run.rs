@@ -37,6 +37,8 @@ pub struct Measured {
     pub measure: Measure,
     /// Tokens timed in each repetition.
     pub tokens: usize,
+    /// Tokens of the prompt before them, in decode.
+    pub depth: Option<usize>,
     /// Every repetition, in the order they ran.
     pub samples: Vec<Sample>,
 }
@@ -63,7 +65,10 @@ pub fn run<D: Device>(
     let mut measured: Vec<Measured> = plan
         .rows
         .iter()
-        .map(|row| Measured { measure: row.measure, tokens: row.tokens, samples: Vec::with_capacity(row.timed.len()) })
+        .map(|row| {
+            let samples = Vec::with_capacity(row.timed.len());
+            Measured { measure: row.measure, tokens: row.tokens, depth: row.depth, samples }
+        })
         .collect();
     let rounds = plan.rows.iter().map(|row| row.timed.len()).max().unwrap_or(0);
     for round in 0..rounds {

@@ -21,11 +21,16 @@ pub struct Summary {
     pub verdicts: Vec<VerdictRow>,
 }
 
-/// Summarises what was measured.
+/// Summarises what was measured; `startup_s` is what each step of starting took.
 ///
 /// # Errors
 /// When a row has no sample or a sample is not a number.
-pub fn summarise<D: Device>(measured: &[Measured], engine: &mut Engine<D>, timed: usize) -> anyhow::Result<Summary> {
+pub fn summarise<D: Device>(
+    measured: &[Measured],
+    engine: &mut Engine<D>,
+    timed: usize,
+    startup_s: BTreeMap<String, f64>,
+) -> anyhow::Result<Summary> {
     let total = engine.residents().total as u64;
     let rows = measured
         .iter()
@@ -47,7 +52,8 @@ pub fn summarise<D: Device>(measured: &[Measured], engine: &mut Engine<D>, timed
     let hcs = (total > 0).then(|| residency(&decode, total));
     let modelled_link_s = modelled(&all, engine.options().device);
     let cold_path = (engine.options().device == DeviceKind::Cuda).then(|| engine.cold_path().name().to_owned());
-    let body = SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path, layers, driver };
+    let body =
+        SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path, layers, driver, startup_s };
     Ok(Summary { body, verdicts })
 }
 
@@ -58,6 +64,7 @@ fn speed_row(row: &Measured, total: u64, device: DeviceKind) -> anyhow::Result<S
     Ok(SpeedRow {
         measure: row.measure,
         tokens: row.tokens as u64,
+        depth: row.depth.map(|tokens| tokens as u64),
         unit: UNIT.to_owned(),
         median: estimate.value,
         ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),
@@ -77,6 +84,7 @@ pub(crate) fn time_row(measure: Measure, tokens: u64, samples_ms: Vec<f64>) -> a
     Ok(SpeedRow {
         measure,
         tokens,
+        depth: None,
         unit: "ms".to_owned(),
         median: estimate.value,
         ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),

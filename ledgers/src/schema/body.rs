@@ -86,6 +86,9 @@ pub struct SpeedBody {
     /// What of the budget the driver had; absent where there is no driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<DriverMemory>,
+    /// Seconds that each step of starting took, by its name; empty in records that did not time them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub startup_s: BTreeMap<String, f64>,
 }
 
 /// One MoE layer in decode.
@@ -158,6 +161,9 @@ pub struct SpeedRow {
     pub measure: Measure,
     /// Exact tokens of each repetition.
     pub tokens: u64,
+    /// Tokens of the prompt before them; absent where they are the prompt, and in records that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u64>,
     /// Unit of every figure, such as `tok/s`.
     pub unit: String,
     /// The headline.

@@ -51,6 +51,9 @@ pub struct ComparisonRow {
     pub measure: Measure,
     /// Exact tokens of each repetition.
     pub tokens: u64,
+    /// Tokens of the prompt before them, as in [`SpeedRow`](crate::SpeedRow).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u64>,
     /// Unit of the samples.
     pub unit: String,
     /// The median of each process of `a`.

@@ -5,7 +5,8 @@
 //! Changing the meaning of a field, or removing one, needs a new [`FORMAT_VERSION`].
 //!
 //! Files: `identity.rs` what ran, `record.rs` the record around a result, `verdict.rs` judgements; the results: `body.rs` their
-//! sum, speed and what is said of records, `quality.rs` answers, `task.rs` agents, `comparison.rs` one beside another.
+//! sum, speed and what is said of records, `quality.rs` answers, `task.rs` agents, `comparison.rs` one beside another;
+//! `row_key.rs` tells the rows of one result apart.
 //!
 //! Version 2 added kinds of results, records without an identity, and compressed raw logs; it reads version 1.
 
@@ -14,6 +15,7 @@ mod comparison;
 mod identity;
 mod quality;
 mod record;
+mod row_key;
 mod task;
 mod verdict;
 
@@ -22,6 +24,7 @@ pub use comparison::*;
 pub use identity::*;
 pub use quality::*;
 pub use record::*;
+pub use row_key::*;
 pub use task::*;
 pub use verdict::*;
 

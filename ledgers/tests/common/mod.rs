@@ -68,6 +68,7 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
             .map(|(measure, tokens)| SpeedRow {
                 measure,
                 tokens,
+                depth: None,
                 unit: "tok/s".to_owned(),
                 median: samples[samples.len() / 2],
                 ci95: Some([samples[0], samples[samples.len() - 1]]),
@@ -83,6 +84,7 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
         cold_path: None,
         layers: Vec::new(),
         driver: None,
+        startup_s: BTreeMap::new(),
     }
 }
 
@@ -155,6 +157,7 @@ pub fn other_draft(kind: u8, identity: Identity, figure: f64, text: &str) -> Dra
             let row = ComparisonRow {
                 measure: Measure::Decode,
                 tokens: 50,
+                depth: None,
                 unit: "tok/s".to_owned(),
                 a: vec![figure],
                 b: vec![figure],
