@@ -42,7 +42,7 @@ use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
 use crate::memory::{MemoryPlan, Workspace};
 use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::options::EngineOptions;
-use crate::residency::{Heatmap, LayerHits, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
+use crate::residency::{Heatmap, LayerUse, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
 use crate::trace::{self, Component, Place, Tracer};
 use crate::weights::Weights;
 use assay_kernels::KvLayout;
@@ -246,10 +246,9 @@ impl<D: Device> Engine<D> {
     pub fn take_counters(&mut self) -> ResidencyCounters {
         self.residency.take_counters()
     }
-    /// Hits and misses of decode in each MoE layer since the last call, and how many of its experts are on the device now.
-    pub fn take_layer_hits(&mut self) -> Vec<(LayerHits, usize)> {
-        let hits = self.residency.take_layer_hits();
-        hits.into_iter().enumerate().map(|(layer, hits)| (hits, self.residency.layer_residents(layer))).collect()
+    /// Each MoE layer's routes of decode since the last call, and its residents.
+    pub fn take_layer_use(&mut self) -> Vec<LayerUse> {
+        self.residency.take_layer_use()
     }
     /// How many experts are on the device.
     pub fn residents(&self) -> Residents {

@@ -14,7 +14,7 @@ use assay_engine::checkpoint::tokenizer::Tokenizer;
 use assay_engine::device::cuda::CudaDevice;
 use assay_engine::device::host::{HostDevice, HostOptions, LinkModel};
 use assay_engine::device::{Arithmetic, Device, DeviceError, DeviceKind};
-use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build, default_path};
+use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build, default_path, stale_paths};
 use assay_engine::memory::MemoryPlan;
 use assay_engine::residency::{Heatmap, HeatmapIdentity, PolicyKind};
 use assay_engine::{Engine, EngineError, EngineOptions, ModelFolder, Precision};
@@ -104,6 +104,15 @@ impl Opened {
         Ok(default_path(repository.root(), &self.model_name(), &identity))
     }
 
+    /// Says which files in `cache/` hold this config's experts in a layout that this build has no use for.
+    pub(crate) fn name_stale_caches(&self, repository: &Repository) -> anyhow::Result<()> {
+        let identity = self.folder.cache_identity(self.options.precision.experts)?;
+        for path in stale_paths(repository.root(), &self.model_name(), &identity) {
+            eprintln!("{} is of an earlier layout and may be deleted", repository.display(&path).display());
+        }
+        Ok(())
+    }
+
     /// The heatmap that the config names, checked against it.
     ///
     /// # Errors
@@ -149,7 +158,9 @@ impl Opened {
     fn bank(&self, repository: &Repository) -> anyhow::Result<Arc<HostBank>> {
         let encoding = self.options.precision.experts;
         let path = self.cache_path(repository)?;
-        build_cache(&self.folder, encoding, &path, false)?;
+        if build_cache(&self.folder, encoding, &path, false)?.built {
+            self.name_stale_caches(repository)?;
+        }
         let bytes = std::fs::metadata(&path).map(|file| file.len()).unwrap_or(0);
         let progress = Mutex::new(Progress::start("reading experts", bytes, "bytes"));
         let advance = |bytes: u64| lock(&progress).advance(bytes);
@@ -346,5 +357,6 @@ fn encoding(format: WeightFormat, quantization: Option<Quantization>) -> Encodin
         (WeightFormat::Bf16, _) => Encoding::Bf16,
         (WeightFormat::Int4, Some(Quantization::Search)) => Encoding::Int4(QuantizeMethod::Search),
         (WeightFormat::Int4, _) => Encoding::Int4(QuantizeMethod::Amax),
+        (WeightFormat::Int8, _) => Encoding::Int8,
     }
 }

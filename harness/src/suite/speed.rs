@@ -3,6 +3,7 @@
 use crate::corpus::PromptSet;
 use assay_engine::file::{self, FileError};
 use assay_ledgers::Sha256;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,7 @@ const MAX_LENGTHS: usize = 1000;
 const MAX_TOKENS: usize = 1 << 27;
 
 /// A speed suite, as in `suites/speed/*.toml`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeedSuite {
     /// Version of the form.
@@ -41,7 +42,7 @@ pub struct SpeedSuite {
 }
 
 /// What prefill is timed on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrefillPlan {
     /// Prompt lengths, rising; none where decode alone is timed.
@@ -49,7 +50,7 @@ pub struct PrefillPlan {
 }
 
 /// What decode is timed on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecodePlan {
     /// Lengths of the prompt before it, rising: a number, or a list of them.
@@ -60,7 +61,7 @@ pub struct DecodePlan {
 }
 
 /// How often.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repetitions {
     /// Thrown away, of each length, on text that is never timed.

@@ -84,6 +84,8 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
         cold_path: None,
         layers: Vec::new(),
         driver: None,
+        work: None,
+        roofline: None,
         startup_s: BTreeMap::new(),
     }
 }
@@ -138,7 +140,7 @@ pub fn perplexity_body(nll_mean: f64) -> PerplexityBody {
 }
 
 /// The kinds that [`other_draft`] makes.
-pub const OTHER_KINDS: u8 = 8;
+pub const OTHER_KINDS: u8 = 9;
 
 /// A draft of each kind that is neither speed, check nor perplexity, in turn.
 pub fn other_draft(kind: u8, identity: Identity, figure: f64, text: &str) -> Draft {
@@ -276,6 +278,22 @@ pub fn other_draft(kind: u8, identity: Identity, figure: f64, text: &str) -> Dra
             let bytes = BTreeMap::from([("prefill".to_owned(), 1_u64 << 20)]);
             let body = MemoryBody { budget_bytes: 1 << 30, low_water_bytes: bytes.clone(), requirement_bytes: bytes };
             Draft::new(class, identity, body)
+        }
+        7 => {
+            let rate =
+                LinkRate { copy_bytes: 1 << 20, copy_engine_bytes_per_s: figure, multiprocessors_bytes_per_s: figure };
+            let body = RooflineBody {
+                device: text.to_owned(),
+                driver: text.to_owned(),
+                cuda: "13.0".to_owned(),
+                memory_read_bytes_per_s: figure,
+                link: vec![rate],
+                bf16_product_flop_per_s: None,
+                launch_s: figure,
+                graph_node_s: figure,
+                round_trip_s: figure,
+            };
+            Draft::without_identity(EvidenceClass::MeasuredPlanning, body)
         }
         _ => {
             let record = Sha256::of(b"record");
