@@ -40,7 +40,8 @@ impl Cuda {
         check::embed_shapes(&ids, &table, &out)?;
         if table.format() != MatrixFormat::Bf16 {
             let (what, expected) = ("bits an element of the table", "16: the embedding is BF16");
-            return Err(KernelError::Geometry { kernel: KERNEL, what, expected, found: 4 }.into());
+            let found = if table.format() == MatrixFormat::Int8 { 8 } else { 4 };
+            return Err(KernelError::Geometry { kernel: KERNEL, what, expected, found }.into());
         }
         let (from, weights, to) = (ids.address(), table.address(), out.address());
         let (rows, cols, status) = (size(KERNEL, table.rows())?, size(KERNEL, table.cols())?, self.status_address());

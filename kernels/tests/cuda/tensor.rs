@@ -1,7 +1,7 @@
 //! What tests of tensor-core kernels share: error bounds, the image's order, matrices.
 
 use assay_kernels::cuda::Instruction;
-use assay_kernels::layout::{MatrixFormat, matrix_bytes, pack_bf16, pack_int4, pack_int8};
+use assay_kernels::layout::{LayoutError, MatrixFormat, matrix_bytes, pack_bf16, pack_int4, pack_int8};
 use half::bf16;
 use libtest_mimic::Failed;
 use rayon::prelude::*;
@@ -47,6 +47,9 @@ pub(crate) fn panel_element(panel: &[u8], blocks: usize, row: usize, col: usize)
     bf16::from_le_bytes([panel[2 * at], panel[2 * at + 1]]).to_f32()
 }
 
+/// Packs integers and their scales `[rows, cols]`.
+type Pack = fn(&[i8], &[bf16], usize, usize, &mut [u8]) -> Result<(), LayoutError>;
+
 /// Weights in both forms: packed, and f64 row-major.
 pub(crate) struct Weights {
     pub(crate) format: MatrixFormat,
@@ -66,7 +69,7 @@ impl Weights {
                 unit.iter().map(|&x| f64::from(rounded(x))).collect()
             }
             MatrixFormat::Int4 | MatrixFormat::Int8 => {
-                let (most, pack): (f32, fn(&[i8], &[bf16], usize, usize, &mut [u8]) -> _) =
+                let (most, pack): (f32, Pack) =
                     if format == MatrixFormat::Int4 { (7.0, pack_int4) } else { (127.0, pack_int8) };
                 let q: Vec<i8> = unit.iter().map(|x| (x * most).round() as i8).collect();
                 let groups = cols.div_ceil(128);
