@@ -274,6 +274,11 @@ pub trait Device {
     fn synchronize(&mut self) -> Result<(), DeviceError>;
     /// After an error: drops what is still queued, so that the next request starts from nothing.
     fn abandon(&mut self);
+    /// Sets which of the coming calls fail, in place of what was set before, and says what of that has not happened. `None` on a
+    /// device that fails only by itself.
+    fn plant(&mut self, _: FaultPlan) -> Option<FaultPlan> {
+        None
+    }
     /// What the link has carried.
     fn link(&self) -> LinkCounters;
     /// What the driver takes beside the arena; `None` where there is no driver. Takes a millisecond: not for the token path.
@@ -346,6 +351,9 @@ impl Device for Box<dyn Device> {
     }
     fn abandon(&mut self) {
         (**self).abandon();
+    }
+    fn plant(&mut self, plan: FaultPlan) -> Option<FaultPlan> {
+        (**self).plant(plan)
     }
     fn link(&self) -> LinkCounters {
         (**self).link()

@@ -36,7 +36,8 @@ Examples:
   assay adq run --agent oracle
   assay adq run --agent oracle --controls all
   assay adq run --config tiny-moe
-  assay adq run --endpoint http://127.0.0.1:8080 --model smollm2";
+  assay adq run --endpoint http://127.0.0.1:8080 --model smollm2
+  assay adq run --endpoint https://models.example --model large --ca-file authority.pem";
 
 /// The tokenizer that counts for agents without a model.
 const OWN_TOKENIZER: &str = "fixtures/models/tiny-moe";
@@ -78,6 +79,9 @@ pub(super) struct Run {
     /// The model's name there
     #[arg(long, value_name = "NAME", requires = "reference")]
     reference_model: Option<String>,
+    /// Certificates (PEM) that are trusted for endpoints with https://, instead of those that Mozilla trusts
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// Leave out fidelity, frozen cases, memory and operations
     #[arg(long)]
     tasks_only: bool,
@@ -210,7 +214,8 @@ impl Run {
             return Ok(Subject::Own(Box::new(OwnServer::start(std::slice::from_ref(config))?)));
         }
         let url = self.subject.endpoint.as_deref().context("no endpoint")?;
-        Ok(Subject::Endpoint(HttpEndpoint::new(url), self.model.clone().unwrap_or_default()))
+        let endpoint = HttpEndpoint::trusting(url, self.ca_file.as_deref())?;
+        Ok(Subject::Endpoint(endpoint, self.model.clone().unwrap_or_default()))
     }
 
     fn work(
@@ -440,15 +445,16 @@ impl Run {
             Subject::Own(server) => {
                 let longest = server.about.max_prompt_tokens as usize;
                 verdicts.push(self.behaviour(ground, (&server.endpoint, &server.about.model), longest, found)?);
-                let seen = operations::operations(&server.endpoint, &server.about);
+                let mut seen = operations::operations(&server.endpoint, &server.about);
                 drop(server);
+                let config = self.subject.config.as_deref().unwrap_or_default();
+                seen.extend(operations::recovery(config));
                 let (other, words) = layers::operations(&seen);
                 found.details.insert("operations", serde_json::to_value(&seen)?);
                 if other != Verdict::Pass && verdict == Verdict::Pass {
                     verdict = other;
                 }
                 reason = format!("{reason}; {words}");
-                let config = self.subject.config.as_deref().unwrap_or_default();
                 let (fidelity, answer) = layers::fidelity(config)?;
                 found.details.insert("fidelity", answer);
                 let (memory, marks) = layers::memory(config, &ground.repository, self.tier)?;
@@ -468,7 +474,9 @@ impl Run {
         found: &mut Found,
     ) -> anyhow::Result<VerdictRow> {
         let cases = Cases::read(&ground.fixtures)?;
-        let other = self.reference.as_deref().map(HttpEndpoint::new);
+        // The file is for endpoints that need it; two may differ in that.
+        let trusted = |url: &str| self.ca_file.as_deref().filter(|_| url.starts_with("https://"));
+        let other = self.reference.as_deref().map(|url| HttpEndpoint::trusting(url, trusted(url))).transpose()?;
         let reference = other.as_ref().zip(self.reference_model.as_deref());
         let (verdict, own, other) = layers::behaviour(&cases, subject, reference, longest);
         found.details.insert("behaviour", json!({"subject": own, "reference": other}));
