@@ -4,3 +4,4 @@
 mod endpoints;
 mod place;
 mod runs;
+mod suites;
