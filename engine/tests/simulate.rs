@@ -42,7 +42,7 @@ fn run(model: &Model, options: EngineOptions, heatmap: Option<&Heatmap>) -> Run 
     let slots = engine.residents().resident;
     engine.record_routes();
     engine.take_counters();
-    engine.take_layer_hits();
+    engine.take_layer_use();
     let vocab = model.folder.spec.vocab_size as u32;
     let ids = |from: u32, tokens: u32| -> Vec<u32> { (from..from + tokens).map(|id| (id * 37 + 5) % vocab).collect() };
     for (reset, from, prompt, decode) in [(true, 0, 40, 30), (true, 9, 5, 20), (false, 50, 30, 12), (true, 3, 70, 25)] {
@@ -59,9 +59,9 @@ fn run(model: &Model, options: EngineOptions, heatmap: Option<&Heatmap>) -> Run 
     let counters = engine.take_counters();
     let (shape, recorded) = engine.take_recorded().unwrap();
     assert!(engine.take_recorded().is_none());
-    let layers = engine.take_layer_hits();
-    assert_eq!(layers.iter().map(|(_, residents)| residents).sum::<usize>(), slots);
-    let layers = layers.into_iter().map(|(hits, _)| hits).collect();
+    let layers = engine.take_layer_use();
+    assert_eq!(layers.iter().map(|layer| layer.resident).sum::<usize>(), slots);
+    let layers = layers.into_iter().map(|layer| layer.hits).collect();
     Run { trace: RouteTrace::new(identity(), shape, recorded), counters, layers, slots }
 }
 

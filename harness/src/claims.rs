@@ -4,6 +4,7 @@ use crate::repository::Repository;
 use anyhow::Context;
 use assay_engine::file;
 use assay_ledgers::{EvidenceClass, Record, invalidations};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -17,7 +18,7 @@ const MIN_DIGITS: usize = 12;
 const INVENTORIES: [(&str, usize); 3] = [("S", 56), ("HS", 4), ("F", 86)];
 
 /// Where this project stands on a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// A record of ours shows the same.
@@ -56,7 +57,7 @@ impl Status {
 }
 
 /// One claim.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The paper's key, such as `S04`.

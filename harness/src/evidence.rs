@@ -6,6 +6,7 @@ use crate::runtime::observations;
 use assay_ledgers::{Draft, Ledger, Observation, Sha256, VerdictRow};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// What a run writes down as it goes, one JSON object a line, kept whole beside the record.
 #[derive(Debug, Default)]
@@ -58,7 +59,30 @@ pub fn record_seen(
     Ok(ledger.append(draft)?.record.hash)
 }
 
-/// The command as the user would type it anywhere: where this machine keeps the binary is no evidence.
+/// The command as the user would type it in the repository: where this machine keeps it, or the binary, is no evidence.
 pub(crate) fn command() -> impl Iterator<Item = String> {
-    std::iter::once("assay".to_owned()).chain(std::env::args().skip(1))
+    let root = Repository::find().ok().map(|repository| repository.root().to_owned());
+    let typed = std::env::args().skip(1).map(move |argument| inside(root.as_deref(), argument));
+    std::iter::once("assay".to_owned()).chain(typed)
+}
+
+/// An absolute path below `root` from there on; anything else as it is.
+fn inside(root: Option<&Path>, argument: String) -> String {
+    let below = root.and_then(|root| Path::new(&argument).strip_prefix(root).ok());
+    let below = below.filter(|path| !path.as_os_str().is_empty()).map(|path| path.display().to_string());
+    below.unwrap_or(argument)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_the_repository_lies_is_no_evidence() {
+        let typed = |argument: &str| inside(Some(Path::new("/home/someone/assay")), argument.to_owned());
+        assert_eq!(typed("/home/someone/assay/suites/speed/compare.toml"), "suites/speed/compare.toml");
+        for other in ["--suite", "tiny-moe", "/home/someone/books", "/home/someone/assay", "suites/x.toml"] {
+            assert_eq!(typed(other), other);
+        }
+    }
 }

@@ -7,7 +7,7 @@
 //! - `runtime/`: from a config to a loaded engine and its identity; `speed/`, `perplexity/`, `checkpoint_check.rs`,
 //!   `reference_test.rs`, `session_equivalence/`, `session_benchmark/`: what is measured; `compare/`: two of them in turns;
 //!   `synth.rs`: synthetic models; `peer/`: other programs on the same machine; `evidence.rs`: from a finished run to a record;
-//!   `claims.rs`: where we stand on the white paper's claims.
+//!   `claims.rs`: where we stand on the white paper's claims; `schema.rs`: JSON Schemas of files.
 //! - `adq/`: development tasks, agents, sandboxes, grades.
 //! - `tracing.rs`, `trace_diff/`: what every launch of a request read and wrote, and where two such traces part.
 //! - `fidelity/`: how far a config's distributions are from a stored baseline's.
@@ -33,6 +33,7 @@ pub mod progress;
 pub mod reference_test;
 pub mod repository;
 pub mod runtime;
+pub mod schema;
 pub mod session_benchmark;
 pub mod session_equivalence;
 pub mod speed;

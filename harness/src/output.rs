@@ -188,7 +188,7 @@ impl Table {
     }
 
     fn text(&self) -> String {
-        let mut table = self.styled(PLAIN, |cell| cell.to_owned());
+        let mut table = self.styled(PLAIN, short_hash);
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
         format!("{}\n{}", self.title, table.trim_fmt())
     }
@@ -218,6 +218,12 @@ impl Table {
         }
         Ok(String::from_utf8(writer.into_inner()?)?)
     }
+}
+
+/// A SHA-256 by its first digits, as records are named; every other cell as it is.
+fn short_hash(cell: &str) -> String {
+    let is_hash = cell.len() == 64 && cell.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_hash { format!("{}…", &cell[..12]) } else { cell.to_owned() }
 }
 
 /// A string without its quotes, anything else as JSON.

@@ -52,6 +52,7 @@ fn config(model: std::path::PathBuf, device: Device, experts: Encoding, context_
     let (experts, expert_quantization) = match experts {
         Encoding::Bf16 => (WeightFormat::Bf16, None),
         Encoding::Int4(_) => (WeightFormat::Int4, Some(Quantization::Amax)),
+        Encoding::Int8 => (WeightFormat::Int8, None),
     };
     let exact = Config::exact(model, context_tokens, chunk);
     Config {

@@ -16,6 +16,8 @@ constexpr u32 GROUP = 128;  // four runs
 constexpr u32 RUNS = GROUP / RUN;
 constexpr u32 SPLIT = 128;  // positions of an attention split
 
+constexpr u32 BF16 = 0, INT4 = 1, INT8 = 2;  // how a matrix is stored
+
 constexpr float EXP_MIN = -87.33f;
 constexpr float EXP_MAX = 88.72f;
 constexpr float EXP_ROUND = 12582912.0f;

@@ -1,8 +1,9 @@
 // What the fused kernels of decode share: overlapping with the kernel before, tiles staged in shared memory, one row's norm.
 //
-// A fused kernel does for one token what several kernels do, to the bit. It asks for its weights, lets the kernel after it start, and waits for
-// the one before it; a kernel that is complete has waited for all before it. So ahead of its wait a kernel reads weights, and what
-// its documentation says is old enough: the kernel before `token_down` lets it start only after its own wait.
+// A fused kernel does for one token what several kernels do, to the bit. It asks for its weights while the kernel before it still
+// runs, waits, and lets the kernel after it start. Order: whoever calls `let_next_start` has called `wait_for_previous`. So where a
+// kernel runs ahead of its wait, everything older than the kernel before it is complete; it may read that, and weights.
+// Letting it start before the own wait was measured to be slower.
 //
 // Blocks have at most 512 threads of 64 registers, and there is one for each multiprocessor: so each multiprocessor holds one of the
 // kernel that computes and one of the next, and neither can crowd onto some of them.
@@ -27,11 +28,6 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Until all but the last `LEFT` committed copies of this thread are there.
-template <int LEFT> __device__ __forceinline__ void wait_for_copies_but() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-
 // Past the first-level cache: what another multiprocessor wrote.
 __device__ __forceinline__ float load_fresh(const float* from) { return __ldcg(from); }
 __device__ __forceinline__ u32 load_fresh(const u32* from) { return __ldcg(from); }
@@ -42,42 +38,58 @@ __device__ __forceinline__ bool last_block(u32* ticket, u32 blocks) {
     __shared__ u32 last;
     __syncthreads();
     if (threadIdx.x == 0) {
-        // For the whole block, whose writes the barrier has put before the fence.
-        __threadfence();
+        // For the whole block, whose writes the barrier has put before the fence. __threadfence() would order more, and take longer.
+        asm volatile("fence.acq_rel.gpu;" ::: "memory");
         last = atomicAdd(ticket, 1u) == blocks - 1;
         if (last) *ticket = 0;
-        __threadfence();
+        asm volatile("fence.acq_rel.gpu;" ::: "memory");
     }
     __syncthreads();
     return last;
 }
 
-// Sums of one staged group of an INT4 tile, each beside its scale, to part[16 rows], by one warp: lane 4 r + c has run c, `x`, of rows r and
-// r + 8. Elements of it from `n` on do not exist unless ALL do.
-template <bool ALL> __device__ __forceinline__ void group_sums(const u8* staged, const float (&x)[RUN], int n, float2* part) {
+// Sums of one group of staged INT4 tiles, each beside its scale, to part[tile][16 rows] of each tile, by one warp: lane 4 r + c has run c, at `x`, of
+// rows r and r + 8 of every tile. Elements of it from `n` on do not exist unless ALL do. Two tiles share the loads of the row and hide
+// each other's latencies.
+template <bool ALL, int TILES>
+__device__ __forceinline__ void group_sums(const u8* const (&staged)[TILES], const u8* const (&scales)[TILES], const float* x, int n, float2* const (&part)[TILES]) {
+    constexpr int N = 2 * TILES;
     const u32 lane = threadIdx.x % 32, c = lane % RUNS;
-    const uint4 w[2] = {*(const uint4*)(staged + 16 * lane), *(const uint4*)(staged + 512 + 16 * lane)};
-    float acc[2] = {0.0f, 0.0f};
+    uint4 w[N];
+    float acc[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        w[i] = *(const uint4*)(staged[i / 2] + i % 2 * 512 + 16 * lane);
+        acc[i] = 0.0f;
+    }
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-        float q[2][8];
+        const float4 a = *(const float4*)(x + 8 * t), b = *(const float4*)(x + 8 * t + 4);
+        const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        float q[N][8];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) columns(t == 0 ? w[i].x : t == 1 ? w[i].y : t == 2 ? w[i].z : w[i].w, q[i]);
+        for (int i = 0; i < N; ++i) columns(t == 0 ? w[i].x : t == 1 ? w[i].y : t == 2 ? w[i].z : w[i].w, q[i]);
 #pragma unroll
         for (int k = 0; k < 8; ++k)
 #pragma unroll
-            for (int i = 0; i < 2; ++i)
-                if (ALL || 8 * t + k < n) acc[i] = __fmaf_rn(q[i][k], x[8 * t + k], acc[i]);
+            for (int i = 0; i < N; ++i)
+                if (ALL || 8 * t + k < n) acc[i] = __fmaf_rn(q[i][k], v[k], acc[i]);
     }
-    float mine = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        float runs = acc[i] + __shfl_xor_sync(~0u, acc[i], 1);
-        runs = runs + __shfl_xor_sync(~0u, runs, 2);
-        if (c == i) mine = runs;
+    // (run0 + run1) + (run2 + run3): lanes exchange what the other one goes on with.
+    const bool odd = c % 2, high = c / 2;
+    float mine;
+    if (TILES == 2) {
+        const float first = (odd ? acc[N - 2] : acc[0]) + __shfl_xor_sync(~0u, odd ? acc[0] : acc[N - 2], 1);
+        const float second = (odd ? acc[N - 1] : acc[1]) + __shfl_xor_sync(~0u, odd ? acc[1] : acc[N - 1], 1);
+        mine = (high ? second : first) + __shfl_xor_sync(~0u, high ? first : second, 2);
+        const u32 row = high * 8 + lane / RUNS;
+        (odd ? part[TILES - 1] : part[0])[row] = make_float2(bf16_to_f32(*(const u16*)((odd ? scales[TILES - 1] : scales[0]) + 2 * row)), mine);
+    } else {
+        mine = (odd ? acc[1] : acc[0]) + __shfl_xor_sync(~0u, odd ? acc[0] : acc[1], 1);
+        mine = mine + __shfl_xor_sync(~0u, mine, 2);
+        const u32 row = odd * 8 + lane / RUNS;
+        if (!high) part[0][row] = make_float2(bf16_to_f32(*(const u16*)(scales[0] + 2 * row)), mine);
     }
-    const u32 row = c * 8 + lane / RUNS;
-    if (row < TILE) part[row] = make_float2(bf16_to_f32(((const u16*)(staged + GROUP_BYTES))[row]), mine);
 }
 
 // Adds up a row's group sums, `part` [groups][16] at the row.
@@ -88,13 +100,67 @@ __device__ __forceinline__ float scaled_total(const float2* part, u32 groups) {
     return total;
 }
 
-// Starts copying a group of an INT4 tile with its scales, by one warp.
-__device__ __forceinline__ void stage_group(u8* staged, const Unit& unit, u32 g) {
-    const u32 lane = threadIdx.x % 32;
-    const u8* from = unit.weights + u64(g) * GROUP_BYTES + 16 * lane;
-    copy_16(staged + 16 * lane, from);
-    copy_16(staged + 512 + 16 * lane, from + 512);
-    if (lane < 2) copy_16(staged + GROUP_BYTES + 16 * lane, unit.scales + g * TILE * 2 + 16 * lane);
+// Copies by the copy engine of a multiprocessor, which takes one thread's instruction for any number of bytes, and a barrier in shared memory
+// that counts them. Before compute capability 9.0 the threads copy, and every copy is waited for.
+#if __CUDA_ARCH__ >= 900
+constexpr bool BULK = true;
+#else
+constexpr bool BULK = false;
+#endif
+
+__device__ __forceinline__ void arrival_init(u64* arrival) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
+#endif
+}
+
+// After the last `arrival_init`, by the thread that calls them, before others see them.
+__device__ __forceinline__ void arrivals_ready() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// That `bytes` come before the next phase ends, by one thread.
+__device__ __forceinline__ void arrival_expect(u64* arrival, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
+#endif
+}
+
+// Starts a copy, by one thread; addresses and size are multiples of 16.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, u32 bytes, u64* arrival) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
+                 "r"(shared_address(arrival))
+                 : "memory");
+#endif
+}
+
+// The same by all threads.
+__device__ __forceinline__ void copy_together(u8* to, const u8* from, u32 bytes) {
+    for (u32 i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x) copy_16(to + i, from + i);
+}
+
+// Until the phase of that parity has ended. Without bulk copies: until all copies are there, for every thread.
+__device__ __forceinline__ void arrival_wait(u64* arrival, u32 parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
+        "@there bra done;\n"
+        "bra again;\n"
+        "done:\n"
+        "}" ::"r"(shared_address(arrival)),
+        "r"(parity)
+        : "memory");
+#else
+    wait_for_copies();
+    __syncthreads();
+#endif
 }
 
 // A run of a row in padded runs.
@@ -109,76 +175,103 @@ __device__ __forceinline__ void load_run(float (&x)[RUN], const float* run) {
     }
 }
 
-// A block's products of one row with INT4 tiles, `count` of them: copied ahead into `stages` places, each warp its own groups, which it alone
-// reads; summed in batches, so that a barrier serves several tiles. `Work` says where tile i is (`unit`, no weights for one that is not
-// there), what to load ahead of the sums of tile i (`ahead`), and takes the total of its row r (`total`, by all threads of a warp).
-constexpr u32 BATCH = 4;
+// Groups of a row belong to warps, every blockDim.x / 32-th: a warp copies its own, and needs no other's.
+// Starts the copy of x[n] to padded runs, n a multiple of 4, past the first-level cache.
+__device__ __forceinline__ void copy_own_groups(float* row, const float* x, u32 n) {
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (u32 k = warp * GROUP + 4 * lane; k < n; k += 4 * blockDim.x) copy_16(row + k / RUN * RUN_WORDS + k % RUN, x + k);
+}
+
+// Until the copies of this warp are there.
+__device__ __forceinline__ void wait_for_own_copies() {
+    wait_for_copies();
+    __syncwarp();
+}
+
+// A block's products of one row with INT4 tiles, `count` of them: copied ahead into `stages` places; summed in batches, so that a barrier serves
+// several tiles. `Work` says where tile i is (`unit`, no weights for one that is not there), what to load ahead of the sums of tile i
+// (`ahead`), and takes the total of its row r (`total`, by all threads of a warp).
 constexpr u32 STAGED_GROUP = GROUP_BYTES + TILE * 2;
-constexpr u32 MAX_STAGES = 6;
+constexpr u32 MAX_STAGES = 8;  // times TILE is the least number of threads
 
 struct Tiles {
     u32 cols, groups, count, stages;
-    u8* staged;    // [stages][groups][STAGED_GROUP]
-    float2* part;  // [min(count, 2 BATCH)][groups][16]
+    u8* staged;     // [stages][groups * GROUP_BYTES, then groups * 32 of scales]
+    float2* part;   // [min(count, MAX_STAGES)][groups][16]
+    u64* arrivals;  // [MAX_STAGES]
 
-    template <class Work> __device__ __forceinline__ void stage(const Work& work, u32 i, u32 place) const {
-        if (i < count) {
-            const Unit unit = work.unit(i);
-            if (unit.weights)
-                for (u32 g = threadIdx.x / 32; g < groups; g += blockDim.x / 32) stage_group(staged + (place * groups + g) * STAGED_GROUP, unit, g);
+    // The first warp sees it then, the others after a barrier.
+    __device__ __forceinline__ void init() const {
+        if (threadIdx.x == 0) {
+#pragma unroll 1
+            for (u32 i = 0; i < stages; ++i) arrival_init(arrivals + i);
+            arrivals_ready();
         }
-        commit_copies();
+        __syncwarp();
     }
 
-    template <class Work> __device__ __forceinline__ void stage_first(const Work& work) const {
-        for (u32 i = 0; i < stages; ++i) stage(work, i, i);
-    }
-
-    // Until all but the last `left` committed copies of this thread are there; fewer may be left than asked for.
-    __device__ __forceinline__ void wait(u32 left) const {
-        if (left == 0) wait_for_copies_but<0>();
-        else if (left == 1) wait_for_copies_but<1>();
-        else if (left == 2) wait_for_copies_but<2>();
-        else if (left == 3) wait_for_copies_but<3>();
-        else if (left == 4) wait_for_copies_but<4>();
-        else wait_for_copies_but<5>();
-    }
-
-    // After `stage_first`; `row` is in padded runs.
-    template <class Work> __device__ __forceinline__ void run(Work& work, const float* row) const {
-        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, c = threadIdx.x % RUNS;
-        const bool one_group = groups <= warps;
-        float x[RUN];
-        if (one_group) load_run(x, row + (min(warp, groups - 1) * RUNS + c) * RUN_WORDS);
-        for (u32 i = 0, place = 0; i < count; ++i) {
-            if (i % BATCH == 0 && threadIdx.x < BATCH * TILE) work.ahead(i + threadIdx.x / TILE, threadIdx.x % TILE);
-            wait(stages - 1);
-            __syncwarp();
-            float2* sums = part + i % (2 * BATCH) * groups * TILE;
-            for (u32 g = warp; g < groups; g += warps) {
-                if (!one_group) load_run(x, row + (g * RUNS + c) * RUN_WORDS);
-                const u8* from = staged + (place * groups + g) * STAGED_GROUP;
-                if ((g + 1) * GROUP <= cols)
-                    group_sums<true>(from, x, 0, sums + g * TILE);
-                else
-                    group_sums<false>(from, x, int(cols - g * GROUP) - int(c * RUN), sums + g * TILE);
+    // Starts the copies of tiles first .. first + n, n at most 32, by all threads; by warp 0 alone with bulk copies.
+    template <class Work> __device__ __forceinline__ void stage(const Work& work, u32 first, u32 n) const {
+        if constexpr (BULK) {
+            if (threadIdx.x >= 32) return;
+            const u32 i = first + threadIdx.x;
+            const Unit unit = work.unit(i);
+            if (threadIdx.x >= n || i >= count) return;
+            const u32 place = i % stages, bytes = groups * GROUP_BYTES;
+            u8* to = staged + place * groups * STAGED_GROUP;
+            arrival_expect(arrivals + place, unit.weights ? groups * STAGED_GROUP : 0);
+            if (!unit.weights) return;
+            copy_bulk(to, unit.weights, bytes, arrivals + place);
+            copy_bulk(to + bytes, unit.scales, groups * TILE * 2, arrivals + place);
+        } else {
+            for (u32 i = first; i < min(first + n, count); ++i) {
+                const Unit unit = work.unit(i);
+                u8* to = staged + i % stages * groups * STAGED_GROUP;
+                if (!unit.weights) continue;
+                copy_together(to, unit.weights, groups * GROUP_BYTES);
+                copy_together(to + groups * GROUP_BYTES, unit.scales, groups * TILE * 2);
             }
-            __syncwarp();  // before the place is written again
-            stage(work, i + stages, place);
-            place = place + 1 == stages ? 0 : place + 1;
-            if (i % BATCH != BATCH - 1 && i != count - 1) continue;
+        }
+    }
+
+    // After a barrier behind `init`; `row` is in padded runs, a warp's own groups of it are there.
+    template <bool ALL, class Work> __device__ __forceinline__ void run(Work& work, const float* row) const {
+        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, c = threadIdx.x % RUNS, batch = count <= stages ? count : max(stages / 2, 1u);
+        u32 place = 0, parity = 0;
+        const auto arrived = [&]() {
+            const u8* from = staged + place * groups * STAGED_GROUP;
+            arrival_wait(arrivals + place, parity);
+            if (++place == stages) place = 0, parity ^= 1;
+            return from;
+        };
+        for (u32 first = 0, second_half = 0; first < count; first += batch, second_half ^= 1) {
+            const u32 here = min(count - first, batch);
+            if (threadIdx.x < here * TILE) work.ahead(first + threadIdx.x / TILE, threadIdx.x % TILE);
+            float2* sums = part + second_half * batch * groups * TILE;
+            for (u32 i = 0; i < here; i += 2) {
+                const bool two = i + 1 < here;
+                const u8* from = arrived();
+                const u8* other = two ? arrived() : from;
+                for (u32 g = warp; g < groups; g += warps) {
+                    const float* x = row + (g * RUNS + c) * RUN_WORDS;
+                    const int n = int(cols - g * GROUP) - int(c * RUN);
+                    const u32 weights = g * GROUP_BYTES, scales = groups * GROUP_BYTES + g * TILE * 2;
+                    float2* to = sums + (i * groups + g) * TILE;
+                    if (two)
+                        group_sums<ALL, 2>({from + weights, other + weights}, {from + scales, other + scales}, x, n, {to, to + groups * TILE});
+                    else
+                        group_sums<ALL, 1>({from + weights}, {from + scales}, x, n, {to});
+                }
+            }
             __syncthreads();
-            const u32 own = i / BATCH * BATCH + threadIdx.x / TILE, r = threadIdx.x % TILE;
-            if (threadIdx.x < BATCH * TILE) work.total(own, r, own < count ? scaled_total(part + own % (2 * BATCH) * groups * TILE + r, groups) : 0.0f);
+            if (first + stages < count) stage(work, first + stages, here);
+            if (threadIdx.x < (batch + 1) / 2 * 2 * TILE) {
+                const u32 own = threadIdx.x / TILE, r = threadIdx.x % TILE;
+                work.total(first + own, r, own < here ? scaled_total(sums + own * groups * TILE + r, groups) : 0.0f);
+            }
         }
     }
 };
-
-// Copies x[n] to padded runs, n a multiple of 4, past the first-level cache.
-__device__ __forceinline__ void load_row(float* row, const float* x, u32 n) {
-#pragma unroll 4
-    for (u32 k = 4 * threadIdx.x; k < n; k += 4 * blockDim.x) *(float4*)(row + k / RUN * RUN_WORDS + k % RUN) = __ldcg((const float4*)(x + k));
-}
 
 // Elements of the run from `base` on that lie below `n`.
 __device__ __forceinline__ u32 run_length(u32 n, u32 base) { return n <= base ? 0 : n - base < RUN ? n - base : RUN; }
@@ -211,14 +304,13 @@ __device__ __forceinline__ float inverse_rms(float square_sum, u32 n, float eps)
     return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(square_sum, float(n)) + eps));
 }
 
-// 1 / rms of a row in padded runs, n its length; every thread gets it, after one barrier. `sums` has a word for each group.
+// 1 / rms of a row in padded runs, n its length, by warps that have their own groups; every thread gets it, after one barrier. `sums` has a
+// word for each group.
 __device__ __forceinline__ float row_inverse_rms(const float* row, u32 n, float eps, float* sums) {
-    const u32 groups = (n + GROUP - 1) / GROUP;
-    for (u32 first = 0; first < groups * RUNS; first += blockDim.x) {
-        const u32 run = first + threadIdx.x;
-        const u32 count = run < groups * RUNS ? run_length(n, run * RUN) : 0;
-        const float sum = sum_of_four(square_run(row + run * RUN_WORDS, count));
-        if (run % RUNS == 0 && run < groups * RUNS) sums[run / RUNS] = sum;
+    const u32 groups = (n + GROUP - 1) / GROUP, c = threadIdx.x % RUNS;
+    for (u32 g = threadIdx.x / 32; g < groups; g += blockDim.x / 32) {
+        const float sum = sum_of_four(square_run(row + (g * RUNS + c) * RUN_WORDS, run_length(n, g * GROUP + c * RUN)));
+        if (threadIdx.x % 32 == 0) sums[g] = sum;
     }
     __syncthreads();
     float total = 0.0f;

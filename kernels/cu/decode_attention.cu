@@ -99,7 +99,7 @@ struct Turn {
 };
 
 // Norm, where there is one, and rope of one head, by one warp; the result lies in `head`, in padded runs.
-__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, bool norms, const Turn& turn, float* head) {
+__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, const float* weights, const Turn& turn, float* head) {
     const u32 lane = threadIdx.x % 32, dim = form.head_dim, half = form.rotary_dim / 2;
     float own[MAX_DIM / RUN];
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ __forceinline__ void norm_and_rope(const Attend& form, const float* f
         if (i * RUN < dim) head[i * RUN_WORDS + lane] = own[i];
     }
     __syncwarp();
-    if (norms) {
+    if (weights) {
         const u32 run = lane % RUNS;
         const float sum = 0.0f + sum_of_four(square_run(head + run * RUN_WORDS, run * RUN < dim ? RUN : 0));
         const float inverse = inverse_rms(sum, dim, form.eps);
@@ -163,13 +163,29 @@ struct Place {
         newest = end - start <= SPLIT;
     }
 
-    // The token's own row is not there yet; what is copied in its place is overwritten.
-    __device__ __forceinline__ void stage_keys(u8* keys, u32 dim, u32 tile_pitch) const {
-        for (u32 i = threadIdx.x; i < (hi + 15) / 16 * 2 * dim; i += THREADS) copy_16(keys + i / (2 * dim) * tile_pitch + i % (2 * dim) * 16, cached + 16 * i);
+    // The token's own row is not there yet; what is copied in its place is overwritten. By all threads; by warp 0 alone with bulk copies.
+    __device__ __forceinline__ void stage_keys(u8* keys, u32 dim, u32 tile_pitch, u64* arrival) const {
+        const u32 tiles = (hi + 15) / 16, bytes = 32 * dim;
+        if constexpr (BULK) {
+            if (threadIdx.x >= 32) return;
+            if (threadIdx.x == 0) arrival_expect(arrival, tiles * bytes);
+            __syncwarp();
+            if (threadIdx.x < tiles) copy_bulk(keys + threadIdx.x * tile_pitch, cached + threadIdx.x * bytes, bytes, arrival);
+        } else {
+            for (u32 tile = 0; tile < tiles; ++tile) copy_together(keys + tile * tile_pitch, cached + tile * bytes, bytes);
+        }
     }
 
-    __device__ __forceinline__ void stage_values(u8* values, u32 dim) const {
-        for (u32 i = threadIdx.x; i < hi * dim / 8; i += THREADS) copy_16(values + 16 * i, cached + SPLIT * dim * 2 + 16 * i);
+    __device__ __forceinline__ void stage_values(u8* values, u32 dim, u64* arrival) const {
+        const u32 bytes = hi * dim * 2;
+        const u8* from = cached + SPLIT * dim * 2;
+        if constexpr (BULK) {
+            if (threadIdx.x != 0) return;
+            arrival_expect(arrival, bytes);
+            copy_bulk(values, from, bytes, arrival);
+        } else {
+            copy_together(values, from, bytes);
+        }
     }
 };
 
@@ -179,6 +195,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     constexpr int H = HEADS / HEAD_WARPS;          // heads of a warp
     extern __shared__ __align__(16) u8 shared[];
     __shared__ float m[HEADS], l[HEADS];
+    __shared__ u64 arrivals[2];  // of keys and of values
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = form.head_dim;
     const u32 each = form.heads / form.kv_heads, blocks = (each + HEADS - 1) / HEADS;
     const u32 kv_head = blockIdx.y / blocks, first = blockIdx.y % blocks * HEADS, first_head = kv_head * each + first, count = min(each - first, u32(HEADS));
@@ -186,7 +203,6 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     const u32 from = form.window && end > form.window ? end - form.window : 0;
     const u32 first_split = from / SPLIT, splits = (end + SPLIT - 1) / SPLIT - first_split;
     if (blockIdx.x >= splits) {
-        let_next_start();
         wait_for_previous();
         return;
     }
@@ -199,36 +215,48 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     float* p = carve.take<float>(HEADS * SPLIT_WORDS);
     float* own_key = carve.take<float>(HEAD_WORDS);
     Place here(form, kv_head, first_split + blockIdx.x, from, end);
-    here.stage_keys(keys, dim, tile_pitch);
-    commit_copies();
-    here.stage_values(values, dim);
-    commit_copies();
+    if (warp == 0) {
+        if (lane == 0) {
+            arrival_init(arrivals);
+            arrival_init(arrivals + 1);
+            arrivals_ready();
+        }
+        __syncwarp();
+    }
+    here.stage_keys(keys, dim, tile_pitch, arrivals);
+    here.stage_values(values, dim, arrivals + 1);
     const bool has_newest = (splits - 1) % gridDim.x == blockIdx.x;
+    float own_value = 0.0f;
     {
-        const Turn turn(form, form.q_norm, position);
-        Turn turn_key = turn;
+        Turn turn(form, form.q_norm, position);
+        // A warp that has the key has nothing after it.
+        float key_weight[MAX_DIM / RUN];
 #pragma unroll
-        for (u32 i = 0; i < MAX_DIM / RUN; ++i) turn_key.weight[i] = has_newest && form.k_norm && i * RUN < dim ? form.k_norm[i * RUN + lane] : 0.0f;
-        let_next_start();
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i) key_weight[i] = has_newest && form.k_norm && i * RUN < dim ? form.k_norm[i * RUN + lane] : 0.0f;
         wait_for_previous();
+        let_next_start();
+        if (has_newest && threadIdx.x < dim) own_value = load_fresh(form.v + kv_head * dim + threadIdx.x);
         for (u32 vector = warp; vector < HEADS + has_newest; vector += WARPS) {
-            if (vector == HEADS)
-                norm_and_rope(form, form.k + kv_head * dim, form.k_norm, turn_key, own_key);
-            else if (vector < count)
-                norm_and_rope(form, form.q + (first_head + vector) * dim, form.q_norm, turn, q + vector * HEAD_WORDS);
-            else  // a head that is not there; its results are not stored
+            const bool key = vector == HEADS;
+            if (!key && vector >= count) {  // a head that is not there; its results are not stored
                 for (u32 i = lane; i < HEAD_WORDS; i += 32) q[vector * HEAD_WORDS + i] = 0.0f;
+                continue;
+            }
+#pragma unroll
+            for (u32 i = 0; i < MAX_DIM / RUN; ++i) turn.weight[i] = key ? key_weight[i] : turn.weight[i];
+            norm_and_rope(form, key ? form.k + kv_head * dim : form.q + (first_head + vector) * dim, key ? form.k_norm : form.q_norm, turn,
+                          key ? own_key : q + vector * HEAD_WORDS);
         }
     }
     const u32 c = warp % RUNS, head_part = warp / RUNS * H;
     const bool works = warp < RUNS * HEAD_WARPS;
-    for (u32 index = blockIdx.x; index < splits; index += gridDim.x) {
+    __syncthreads();
+    for (u32 index = blockIdx.x, parity = 0; index < splits; index += gridDim.x, parity ^= 1) {
         here = Place(form, kv_head, first_split + index, from, end);
         const u32 lo = here.lo, hi = here.hi, place = position - here.start;
         const bool another = index + gridDim.x < splits;
         const Place next(form, kv_head, first_split + (another ? index + gridDim.x : index), from, end);
-        wait_for_copies_but<1>();  // the keys
-        __syncthreads();
+        arrival_wait(arrivals, parity);
         if (here.newest) {
             if (threadIdx.x < dim) {
                 const u32 d = threadIdx.x;
@@ -249,8 +277,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
 #pragma unroll
             for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * SPLIT + 4 * lane) = acc[h];
         __syncthreads();
-        if (another) next.stage_keys(keys, dim, tile_pitch);
-        commit_copies();
+        if (another) next.stage_keys(keys, dim, tile_pitch, arrivals);
         if (warp < HEADS) {
             float s[SPLIT / RUN], max = -infinity();
 #pragma unroll
@@ -265,12 +292,12 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
             for (u32 i = 0; i < SPLIT / RUN; ++i) p[warp * SPLIT_WORDS + i * RUN_WORDS + lane] = assay::exp(s[i] - max);
             if (lane == 0) m[warp] = max;
         }
-        wait_for_copies_but<1>();  // the values
         __syncthreads();
+        arrival_wait(arrivals + 1, parity);
         if (here.newest) {
             if (threadIdx.x < dim) {
                 const u32 d = threadIdx.x;
-                const u16 value = f32_to_bf16(load_fresh(form.v + kv_head * dim + d));
+                const u16 value = f32_to_bf16(own_value);
                 *(u16*)(values + (place * dim + d) * 2) = value;
                 if (first == 0) *(u16*)(here.cached + (SPLIT + place) * dim * 2 + d * 2) = value;
             }
@@ -294,11 +321,9 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
             if (run == 0) l[h] = sum;
         }
         __syncthreads();
-        if (another) next.stage_values(values, dim);
-        commit_copies();
-        for (u32 i = threadIdx.x; i < HEADS * dim; i += THREADS) {
-            const u32 h = i / dim, d = i % dim;
-            if (h >= count) break;
+        if (another) next.stage_values(values, dim, arrivals + 1);
+        const u32 d = threadIdx.x % MAX_DIM;
+        for (u32 h = threadIdx.x / MAX_DIM; h < count && d < dim; h += THREADS / MAX_DIM) {
             const auto run = [&](u32 of) { return runs[(of * HEADS + h) * MAX_DIM + d]; };
             const float o = 0.0f + ((run(0) + run(1)) + (run(2) + run(3)));
             const u32 head = first_head + h;
@@ -312,10 +337,12 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
                 if (d == 0) form.states[at] = make_float2(m[h], l[h]);
             }
         }
+        if (another) __syncthreads();  // before `runs` is written again
     }
     if (splits == 1 || form.merged_after || !last_block(tickets + blockIdx.y, min(splits, gridDim.x))) return;
-    for (u32 i = threadIdx.x; i < count * dim; i += THREADS) {
-        const u32 head = first_head + i / dim, d = i % dim;
+    const u32 d = threadIdx.x % MAX_DIM;
+    for (u32 h = threadIdx.x / MAX_DIM; h < count && d < dim; h += THREADS / MAX_DIM) {
+        const u32 head = first_head + h;
         const u64 at = u64(head) * form.splits;
         Merged merged(form.sinks, head);
         float2 states[MOST_SPLITS];
@@ -343,8 +370,8 @@ extern "C" __global__ void __launch_bounds__(MERGE_SPLITS) attend_merge(const __
     const u32 from = form.window && end > form.window ? end - form.window : 0;
     const u32 splits = (end + SPLIT - 1) / SPLIT - from / SPLIT;
     const u64 at = u64(head) * form.splits;
-    let_next_start();
     wait_for_previous();
+    let_next_start();
     if (splits == 1) return;
     Merged merged(form.sinks, head);
     for (u32 first = 0; first < splits; first += MERGE_SPLITS) {

@@ -27,15 +27,15 @@ __device__ __forceinline__ float with_bias(float total, const u8* expert, u64 of
 // Gate and up tiles of a block in turn, of every gridDim.x-th (tile, slot).
 struct GatesAndUps {
     const Experts& work;
-    u64 address;  // of the expert of this lane's slot; 0 where it is not there
+    u64 address;         // of the expert of this lane's slot, in warp 0; 0 where it is not there
+    const u8* const* at;  // of each slot's
 
     __device__ __forceinline__ u32 slot(u32 i) const { return (blockIdx.x + i / 2 * gridDim.x) % work.slots; }
     __device__ __forceinline__ u32 tile(u32 i) const { return (blockIdx.x + i / 2 * gridDim.x) / work.slots; }
-    __device__ __forceinline__ const u8* expert(u32 i) const { return (const u8*)__shfl_sync(~0u, address, slot(i)); }
 
     __device__ __forceinline__ Unit unit(u32 i) const {
-        const u8* from = expert(i);
-        if (!from) return {nullptr, nullptr};
+        const u8* from = BULK ? (const u8*)__shfl_sync(~0u, address, slot(i)) : at[slot(i)];
+        if (!from || tile(i) * TILE >= work.rows) return {nullptr, nullptr};
         return unit_of<true>(from + (i % 2 ? work.second : work.first), work.rows, work.cols, tile(i));
     }
 
@@ -43,7 +43,7 @@ struct GatesAndUps {
 
     // A warp has both tiles.
     __device__ __forceinline__ void total(u32 i, u32 r, float total) const {
-        const u8* from = (const u8*)__shfl_sync(~0u, address, slot(i));
+        const u8* from = at[slot(i)];
         const u32 row = tile(i) * TILE + r;
         const bool there = from && row < work.rows;
         if (there) total = with_bias(total, from, i % 2 ? work.second_bias : work.first_bias, row);
@@ -52,82 +52,112 @@ struct GatesAndUps {
     }
 };
 
+// The address of the expert of this lane's slot, by one warp; 0 and a report where there is none.
+__device__ __forceinline__ u64 address_of_slot(const Experts& work, Status* status) {
+    const u32 slot = threadIdx.x % 32;
+    if (slot >= work.slots) return 0;
+    const u32 id = load_fresh(work.ids + slot);
+    u64 address = id < work.experts ? load_fresh(work.table + id) : 0;
+    if (address == ~0ull) address = 0;
+    if (address == 0 && blockIdx.x == 0) report(status, id < work.experts ? STATUS_EXPERT_ABSENT : STATUS_INDEX, id < work.experts ? id : slot);
+    return address;
+}
+
 // out[slot] = activation(gate . x, up . x). At most 32 slots.
-extern "C" __global__ void __launch_bounds__(512, 2) token_gate_up(const __grid_constant__ Experts work, Status* status) {
+template <bool ALL> __device__ __forceinline__ void gate_up(const Experts& work, Status* status) {
     extern __shared__ __align__(16) u8 shared[];
-    const u32 groups = (work.cols + GROUP - 1) / GROUP, lane = threadIdx.x % 32;
+    const u32 groups = (work.cols + GROUP - 1) / GROUP;
     const u32 pairs = (work.rows + TILE - 1) / TILE * work.slots, count = (pairs - blockIdx.x + gridDim.x - 1) / gridDim.x * 2;
     const u32 most = (pairs + gridDim.x - 1) / gridDim.x * 2;
     Carve carve{shared};
     float* row = carve.take<float>(groups * RUNS * RUN_WORDS);
-    float2* part = carve.take<float2>(min(most, 2 * BATCH) * groups * TILE);
-    const Tiles tiles = {work.cols, groups, count, work.stages, carve.take<u8>(work.stages * groups * STAGED_GROUP), part};
+    float2* part = carve.take<float2>(min(most, MAX_STAGES) * groups * TILE);
+    u64* arrivals = carve.take<u64>(MAX_STAGES);
+    const u8** at = carve.take<const u8*>(MAX_SLOTS);
+    const Tiles tiles = {work.cols, groups, count, work.stages, carve.take<u8>(work.stages * groups * STAGED_GROUP), part, arrivals};
+    tiles.init();
     // The kernel before may write the table: this only brings its lines nearer.
-    if (16 * threadIdx.x < work.experts) asm volatile("prefetch.global.L2 [%0];" ::"l"(work.table + 16 * threadIdx.x));
+    if (16 * threadIdx.x < work.experts && blockIdx.x == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(work.table + 16 * threadIdx.x));
+    __syncthreads();
     wait_for_previous();
     let_next_start();
-    const u32 id = lane < work.slots ? load_fresh(work.ids + lane) : 0;
-    copy_row(row, work.x, work.cols);
-    u64 address = lane < work.slots && id < work.experts ? load_fresh(work.table + id) : 0;
-    if (address == ~0ull) address = 0;
-    if (lane < work.slots && address == 0 && threadIdx.x < 32 && blockIdx.x == 0)
-        report(status, id < work.experts ? STATUS_EXPERT_ABSENT : STATUS_INDEX, id < work.experts ? id : lane);
-    GatesAndUps gates_and_ups = {work, address};
-    tiles.stage_first(gates_and_ups);
-    tiles.wait(work.stages - 1);  // the row is older than the first tile
-    __syncthreads();
-    tiles.run(gates_and_ups, row);
+    // One warp alone asks for what all blocks read: a line that all of them want is served once after the other.
+    GatesAndUps gates_and_ups = {work, 0, at};
+    if (threadIdx.x < 32) {
+        gates_and_ups.address = address_of_slot(work, status);
+        at[threadIdx.x] = (const u8*)gates_and_ups.address;
+    }
+    if (!BULK) __syncthreads();
+    tiles.stage(gates_and_ups, 0, work.stages);
+    copy_own_groups(row, work.x, work.cols);
+    wait_for_own_copies();
+    tiles.template run<ALL>(gates_and_ups, row);
 }
 
 // out = fma(sum over slots in order of fma(weight, down . x[slot], sum), factor, out); a block takes a tile of all slots. Ids, table and
-// weights are older than the kernel before, which lets this one start after its own wait.
-extern "C" __global__ void __launch_bounds__(512, 2) token_down(const __grid_constant__ Experts work, Status* status) {
+// weights are older than the kernel before.
+template <bool ALL> __device__ __forceinline__ void down(const Experts& work, Status* status) {
     extern __shared__ __align__(16) u8 shared[];
     __shared__ const u8* at[MAX_SLOTS];
     __shared__ float shares[MAX_SLOTS];
-    const u32 groups = (work.cols + GROUP - 1) / GROUP, warp = threadIdx.x / 32, warps = blockDim.x / 32, tile = blockIdx.x;
-    const u32 items = work.slots * groups;
+    __shared__ u64 arrival;
+    const u32 groups = (work.cols + GROUP - 1) / GROUP, warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, c = lane % RUNS;
+    const u32 tile = blockIdx.x, items = work.slots * groups, pitch = groups * STAGED_GROUP;
     Carve carve{shared};
     float* rows = carve.take<float>(items * RUNS * RUN_WORDS);
     float2* part = carve.take<float2>(items * TILE);
     float* answers = carve.take<float>(work.slots * TILE);
-    u8* staged = carve.take<u8>(items * STAGED_GROUP);
-    if (threadIdx.x < work.slots) {
-        at[threadIdx.x] = nullptr;
-        shares[threadIdx.x] = load_fresh(work.weights + threadIdx.x);
+    u8* staged = carve.take<u8>(work.slots * pitch);  // [slots][weights, then scales]
+    if (warp == 0) {
+        if (lane == 0) {
+            arrival_init(&arrival);
+            arrivals_ready();
+        }
+        const u64 address = address_of_slot(work, status);
+        at[lane] = (const u8*)address;
+        if (lane < work.slots) shares[lane] = load_fresh(work.weights + lane);
+        if constexpr (BULK) {
+            const u32 there = __popc(__ballot_sync(~0u, address != 0));
+            if (lane == 0) arrival_expect(&arrival, there * pitch);
+            __syncwarp();
+            if (address != 0) {
+                const Unit unit = unit_of<true>((const u8*)address + work.first, work.rows, work.cols, tile);
+                copy_bulk(staged + lane * pitch, unit.weights, groups * GROUP_BYTES, &arrival);
+                copy_bulk(staged + lane * pitch + groups * GROUP_BYTES, unit.scales, groups * TILE * 2, &arrival);
+            }
+        }
     }
     __syncthreads();
-    // A warp finds the experts of its items by itself.
-    bool absent = false;
-    for (u32 item = warp; item < items; item += warps) {
-        const u32 slot = item / groups, g = item % groups;
-        const u32 id = load_fresh(work.ids + slot);
-        const u64 address = id < work.experts ? load_fresh(work.table + id) : 0;
-        if (address == 0 || address == ~0ull) {
-            absent = true;
-            if (threadIdx.x % 32 == 0 && g == 0) report(status, id < work.experts ? STATUS_EXPERT_ABSENT : STATUS_INDEX, id < work.experts ? id : slot);
-            continue;
+    if constexpr (!BULK) {
+        for (u32 slot = 0; slot < work.slots; ++slot) {
+            if (!at[slot]) continue;
+            const Unit unit = unit_of<true>(at[slot] + work.first, work.rows, work.cols, tile);
+            copy_together(staged + slot * pitch, unit.weights, groups * GROUP_BYTES);
+            copy_together(staged + slot * pitch + groups * GROUP_BYTES, unit.scales, groups * TILE * 2);
         }
-        stage_group(staged + item * STAGED_GROUP, unit_of<true>((const u8*)address + work.first, work.rows, work.cols, tile), g);
-        if (threadIdx.x % 32 == 0 && g == 0) at[slot] = (const u8*)address;
     }
-    let_next_start();
+    // Nothing is written where an expert is missing.
+    bool absent = false;
+    for (u32 slot = 0; slot < work.slots; ++slot) absent = absent || !at[slot];
     wait_for_previous();
-    for (u32 slot = 0; slot < work.slots; ++slot) copy_row(rows + slot * groups * RUNS * RUN_WORDS, work.x + u64(slot) * work.cols, work.cols);
+    let_next_start();
+    // A warp's own items, (slot, group) in turn: 16 bytes a lane.
+    for (u32 item = warp; item < items; item += warps) {
+        const u32 slot = item / groups, k = item % groups * GROUP + 4 * lane;
+        if (ALL || k < work.cols) copy_16(rows + item * RUNS * RUN_WORDS + in_runs(4 * lane), work.x + u64(slot) * work.cols + k);
+    }
     const u32 own = tile * TILE + threadIdx.x % TILE;
     float before = 0.0f;
     if (threadIdx.x < TILE && own < work.rows) before = load_fresh(work.out + own);
-    wait_for_copies();
-    // Nothing is written where an expert is missing.
-    if (__syncthreads_or(absent)) return;
+    wait_for_own_copies();
+    arrival_wait(&arrival, 0);
+    if (absent) return;
     for (u32 item = warp; item < items; item += warps) {
         const u32 slot = item / groups, g = item % groups;
-        float x[RUN];
-        load_run(x, rows + ((slot * groups + g) * RUNS + threadIdx.x % RUNS) * RUN_WORDS);
-        if ((g + 1) * GROUP <= work.cols)
-            group_sums<true>(staged + item * STAGED_GROUP, x, 0, part + item * TILE);
-        else
-            group_sums<false>(staged + item * STAGED_GROUP, x, int(work.cols - g * GROUP) - int(threadIdx.x % RUNS * RUN), part + item * TILE);
+        const u8* from = staged + slot * pitch;
+        const float* x = rows + (item * RUNS + c) * RUN_WORDS;
+        const int n = int(work.cols - g * GROUP) - int(c * RUN);
+        group_sums<ALL, 1>({from + g * GROUP_BYTES}, {from + groups * GROUP_BYTES + g * TILE * 2}, x, n, {part + item * TILE});
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < work.slots * TILE; i += blockDim.x) {
@@ -142,3 +172,11 @@ extern "C" __global__ void __launch_bounds__(512, 2) token_down(const __grid_con
     for (u32 slot = 0; slot < work.slots; ++slot) sum = __fmaf_rn(shares[slot], answers[slot * TILE + threadIdx.x], sum);
     work.out[own] = __fmaf_rn(sum, work.factor, before);
 }
+
+#define EXPERTS(name, body, all) \
+    extern "C" __global__ void __launch_bounds__(512, 2) name(const __grid_constant__ Experts work, Status* status) { body<all>(work, status); }
+
+EXPERTS(token_gate_up, gate_up, true)
+EXPERTS(token_gate_up_part, gate_up, false)
+EXPERTS(token_down, down, true)
+EXPERTS(token_down_part, down, false)

@@ -37,12 +37,13 @@ template <bool ADD> struct Products {
     }
 
     __device__ __forceinline__ Unit unit(u32 i) const {
+        if (tile(i) >= form.tiles) return {nullptr, nullptr};
         const Output& to = output(i);
         return unit_of<true>(to.matrix, to.rows, form.cols, tile(i) - to.first_tile);
     }
 
     __device__ __forceinline__ void ahead(u32 i, u32 r) {
-        if (!ADD || tile(i) >= form.tiles) return;
+        if (!ADD) return;
         const Output& to = output(i);
         const u32 row = (tile(i) - to.first_tile) * TILE + r;
         if (row < to.rows) before = load_fresh(to.out + row);
@@ -58,39 +59,46 @@ template <bool ADD> struct Products {
     }
 };
 
-// NORM: y = rms_norm(x), out[i] = w[i] . y (+ bias), and y itself. ADD: out[0] = fma(w[0] . x (+ bias), factor, out[0]).
-template <bool NORM, bool ADD> __device__ __forceinline__ void project(const Project& form) {
+// NORM: y = rms_norm(x), out[i] = w[i] . y (+ bias), and y itself. ADD: out[0] = fma(w[0] . x (+ bias), factor, out[0]). ALL: columns come in
+// whole groups.
+template <bool NORM, bool ADD, bool ALL> __device__ __forceinline__ void project(const Project& form) {
     extern __shared__ __align__(16) u8 shared[];
     const u32 groups = (form.cols + GROUP - 1) / GROUP, count = (form.tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
-    const u32 most = (form.tiles + gridDim.x - 1) / gridDim.x;
+    const u32 most = (form.tiles + gridDim.x - 1) / gridDim.x, own = threadIdx.x / 32 * GROUP + 4 * (threadIdx.x % 32);
     Carve carve{shared};
     float* row = carve.take<float>(groups * RUNS * RUN_WORDS);
     float* factors = carve.take<float>(NORM ? form.cols : 0);
     float* sums = carve.take<float>(groups);
-    float2* part = carve.take<float2>(min(most, 2 * BATCH) * groups * TILE);
-    const Tiles tiles = {form.cols, groups, count, form.stages, carve.take<u8>(form.stages * groups * STAGED_GROUP), part};
+    float2* part = carve.take<float2>(min(most, MAX_STAGES) * groups * TILE);
+    u64* arrivals = carve.take<u64>(MAX_STAGES);
+    const Tiles tiles = {form.cols, groups, count, form.stages, carve.take<u8>(form.stages * groups * STAGED_GROUP), part, arrivals};
     Products<ADD> work = {form, 0.0f};
+    tiles.init();
+    tiles.stage(work, 0, form.stages);
     if (NORM)
-        for (u32 k = 4 * threadIdx.x; k < form.cols; k += 4 * blockDim.x) copy_16(factors + k, form.norm + k);
-    tiles.stage_first(work);
-    let_next_start();
-    wait_for_previous();
-    load_row(row, form.x, form.cols);
+        for (u32 k = own; k < form.cols; k += 4 * blockDim.x) copy_16(factors + k, form.norm + k);
     __syncthreads();
+    wait_for_previous();
+    let_next_start();
+    copy_own_groups(row, form.x, form.cols);
+    wait_for_own_copies();
     if (NORM) {
         const float inverse = row_inverse_rms(row, form.cols, form.eps, sums);
-        // The factors are older than the first tile, and this thread's own copies.
-        tiles.wait(form.stages - 1);
-        for (u32 k = 4 * threadIdx.x; k < form.cols; k += 4 * blockDim.x) {
+        for (u32 k = own; k < form.cols; k += 4 * blockDim.x) {
             float4* at = (float4*)(row + in_runs(k));
             const float4 x = *at, factor = *(const float4*)(factors + k);
             *at = make_float4((x.x * inverse) * factor.x, (x.y * inverse) * factor.y, (x.z * inverse) * factor.z, (x.w * inverse) * factor.w);
-            if (blockIdx.x == 0) *(float4*)(form.normed + k) = *at;
+            if (blockIdx.x == gridDim.x - 1) *(float4*)(form.normed + k) = *at;
         }
-        __syncthreads();
+        __syncwarp();
     }
-    tiles.run(work, row);
+    tiles.template run<ALL>(work, row);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 2) norm_linear(const __grid_constant__ Project form) { project<true, false>(form); }
-extern "C" __global__ void __launch_bounds__(512, 2) linear_add(const __grid_constant__ Project form) { project<false, true>(form); }
+#define PROJECT(name, norm, add, all) \
+    extern "C" __global__ void __launch_bounds__(512, 2) name(const __grid_constant__ Project form) { project<norm, add, all>(form); }
+
+PROJECT(norm_linear, true, false, true)
+PROJECT(norm_linear_part, true, false, false)
+PROJECT(linear_add, false, true, true)
+PROJECT(linear_add_part, false, true, false)

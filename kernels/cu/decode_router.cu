@@ -26,73 +26,73 @@ __device__ u32 ticket;
 // Keys that are greater, or equal and of a lower index, come before.
 __device__ __forceinline__ u32 before(float other, u32 at, float key, u32 own) { return other > key || (other == key && at < own); }
 
-// The choice, by one block; logits lie in `scores` [experts]. keys and scores are padded to a multiple of 32.
-__device__ __forceinline__ void choose(const Route& work, float* scores, float* keys, Status* status) {
-    __shared__ float largest[THREADS / 32], sums[MAX_EXPERTS / RUN];
+// The choice, by one block of COUNT threads; logits lie in `scores` [experts]. scores and keys are padded to a multiple of 32, exps to runs.
+template <u32 COUNT> __device__ __forceinline__ void choose(const Route& work, float* scores, float* keys, float* exps, Status* status) {
     __shared__ u32 chosen[MAX_EXPERTS];
-    const u32 experts = work.experts, runs = (experts + RUN - 1) / RUN, lane = threadIdx.x % 32, scoring = work.routing.scoring;
+    const u32 experts = work.experts, padded = (experts + 31) / 32 * 32, lane = threadIdx.x % 32, scoring = work.routing.scoring;
+    float total = 0.0f;
     if (scoring == SOFTMAX) {
+        // Every warp for itself: that spares barriers.
         float max = -infinity();
-        for (u32 e = threadIdx.x; e < experts; e += THREADS) max = scores[e] > max ? scores[e] : max;
+        for (u32 e = lane; e < experts; e += 32) max = scores[e] > max ? scores[e] : max;
         for (u32 step = 16; step > 0; step /= 2) {
             const float other = __shfl_xor_sync(~0u, max, step);
             max = other > max ? other : max;
         }
-        if (lane == 0) largest[threadIdx.x / 32] = max;
+        for (u32 e = threadIdx.x; e < experts; e += COUNT) exps[in_runs(e)] = assay::exp(scores[e] - max);
         __syncthreads();
-#pragma unroll
-        for (u32 i = 0; i < THREADS / 32; ++i) max = largest[i] > max ? largest[i] : max;
-        for (u32 e = threadIdx.x; e < experts; e += THREADS) keys[in_runs(e)] = assay::exp(scores[e] - max);
-        __syncthreads();
-        for (u32 first = 0; first < runs; first += THREADS) {
-            const u32 run = first + threadIdx.x;
+        for (u32 first = 0; first < experts; first += GROUP) {
+            const u32 base = first + lane % RUNS * RUN, count = run_length(experts, base);
+            const float* at = exps + in_runs(base);
             float sum = 0.0f;
-            if (run < runs) {
-                const u32 count = run_length(experts, run * RUN);
-                const float* at = keys + run * RUN_WORDS;
-#pragma unroll 8
+            if (count == RUN) {
+#pragma unroll
+                for (u32 k = 0; k < RUN; k += 4) {
+                    const float4 four = *(const float4*)(at + k);
+                    sum = sum + four.x;
+                    sum = sum + four.y;
+                    sum = sum + four.z;
+                    sum = sum + four.w;
+                }
+            } else {
                 for (u32 k = 0; k < count; ++k) sum = sum + at[k];
             }
-            sum = sum_of_four(sum);
-            if (run < runs && run % RUNS == 0) sums[run / RUNS] = sum;
+            total = total + sum_of_four(sum);
         }
-        __syncthreads();
-        float total = 0.0f;
-        for (u32 g = 0; g < (runs + RUNS - 1) / RUNS; ++g) total = total + sums[g];
-        for (u32 e = threadIdx.x; e < experts; e += THREADS) scores[e] = __fdiv_rn(keys[in_runs(e)], total);
-        __syncthreads();
     }
-    for (u32 e = threadIdx.x; e < (experts + 31) / 32 * 32; e += THREADS) {
+    for (u32 e = threadIdx.x; e < padded; e += COUNT) {
         if (e >= experts) {
             keys[e] = -infinity();  // its index is above all others
             continue;
         }
-        const float score = scoring > SOFTMAX_OF_CHOSEN ? sigmoid(scores[e]) : scores[e];
+        const float score = scoring == SOFTMAX ? __fdiv_rn(exps[in_runs(e)], total) : scoring > SOFTMAX_OF_CHOSEN ? sigmoid(scores[e]) : scores[e];
         if (is_nan(score)) report(status, STATUS_NAN, e);
         scores[e] = score;
         keys[e] = work.bias ? score + work.bias[e] : score;
     }
     // Where a NaN leaves a rank empty.
-    for (u32 rank = threadIdx.x; rank < work.top_k; rank += THREADS) chosen[rank] = rank;
+    for (u32 rank = threadIdx.x; rank < work.top_k; rank += COUNT) chosen[rank] = rank;
     __syncthreads();
-    // A key's rank is the number of those before it: two threads count for one.
-    const u32 half = (experts + 31) / 32 * 16, side = threadIdx.x % 2;
-    for (u32 first = 0; first < experts; first += THREADS / 2) {
-        const u32 own = first + threadIdx.x / 2;
+    // A key's rank is the number of those before it: several threads count for one.
+    constexpr u32 SIDES = COUNT / 128;
+    const u32 part = padded / SIDES, side = threadIdx.x % SIDES;
+    for (u32 first = 0; first < experts; first += COUNT / SIDES) {
+        const u32 own = first + threadIdx.x / SIDES;
         const float key = keys[min(own, experts - 1)];
         u32 rank = 0;
 #pragma unroll 4
-        for (u32 i = side * half; i < (side + 1) * half; i += 4) {
+        for (u32 i = side * part; i < (side + 1) * part; i += 4) {
             const float4 four = *(const float4*)(keys + i);
             rank += before(four.x, i, key, own) + before(four.y, i + 1, key, own) + before(four.z, i + 2, key, own) + before(four.w, i + 3, key, own);
         }
-        rank += __shfl_xor_sync(~0u, rank, 1);
+#pragma unroll
+        for (u32 step = 1; step < SIDES; step *= 2) rank += __shfl_xor_sync(~0u, rank, step);
         if (side == 0 && own < experts && rank < work.top_k) chosen[rank] = own;
     }
     __syncthreads();
     // Each rank's thread takes the sum by itself, in the order of ranks.
     const bool of_chosen = scoring == SOFTMAX_OF_CHOSEN, divides = work.routing.norm_topk_prob || of_chosen;
-    for (u32 own = threadIdx.x; own < work.top_k; own += THREADS) {
+    for (u32 own = threadIdx.x; own < work.top_k; own += COUNT) {
         float max = -infinity(), sum = 0.0f;
         if (of_chosen)
             for (u32 rank = 0; rank < work.top_k; ++rank) max = scores[chosen[rank]] > max ? scores[chosen[rank]] : max;
@@ -104,6 +104,92 @@ __device__ __forceinline__ void choose(const Route& work, float* scores, float* 
         work.ids[own] = chosen[own];
         work.weights[own] = weight * work.routing.scaling_factor;
     }
+}
+
+// As `norm_route`, by one cluster whose blocks take every gridDim.x-th tile: logits meet in the first block's shared memory, which is nearer than
+// the level-2 cache. Compute capability 9.0 and later.
+extern "C" __global__ void __launch_bounds__(512, 2) norm_route_cluster(const __grid_constant__ Route work, Status* status) {
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(16) u8 shared[];
+    __shared__ u64 arrival;
+    const u32 cols = work.cols, groups = (cols + GROUP - 1) / GROUP, tiles = (work.experts + TILE - 1) / TILE, most = (tiles + gridDim.x - 1) / gridDim.x;
+    const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, c = lane % RUNS, padded = (work.experts + 31) / 32 * 32;
+    // A run of a tile's columns, padded so that a warp reads four of them from all banks.
+    constexpr u32 PITCH = RUN * BF16_COL_BYTES + 32;
+    Carve carve{shared};
+    float* row = carve.take<float>(groups * RUNS * RUN_WORDS);
+    float* factors = carve.take<float>(cols);
+    float* sums = carve.take<float>(groups);
+    float* part = carve.take<float>(most * groups * TILE);
+    float* scores = carve.take<float>(padded);
+    float* keys = carve.take<float>(padded);
+    float* exps = carve.take<float>(padded / RUN * RUN_WORDS);
+    u8* weights = carve.take<u8>(most * groups * RUNS * PITCH);
+    const u32 count = blockIdx.x < tiles ? (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+    if (warp == 0) {
+        if (lane == 0) {
+            arrival_init(&arrival);
+            arrivals_ready();
+            arrival_expect(&arrival, count * cols * BF16_COL_BYTES);
+        }
+        __syncwarp();
+        for (u32 t = 0; t < count; ++t)
+            for (u32 run = lane; run * RUN < cols; run += 32)
+                copy_bulk(weights + (t * groups * RUNS + run) * PITCH, work.matrix + (u64(blockIdx.x + t * gridDim.x) * cols + run * RUN) * BF16_COL_BYTES,
+                          min(RUN, cols - run * RUN) * BF16_COL_BYTES, &arrival);
+    }
+    const u32 own = warp * GROUP + 4 * lane;
+    for (u32 k = own; k < cols; k += 4 * blockDim.x) copy_16(factors + k, work.norm + k);
+    // All blocks have begun before one writes into another.
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    __syncthreads();
+    wait_for_previous();
+    let_next_start();
+    copy_own_groups(row, work.x, cols);
+    wait_for_own_copies();
+    const float inverse = row_inverse_rms(row, cols, work.eps, sums);
+    for (u32 k = own; k < cols; k += 4 * blockDim.x) {
+        float4* at = (float4*)(row + in_runs(k));
+        const float4 x = *at, factor = *(const float4*)(factors + k);
+        *at = make_float4((x.x * inverse) * factor.x, (x.y * inverse) * factor.y, (x.z * inverse) * factor.z, (x.w * inverse) * factor.w);
+        if (blockIdx.x == gridDim.x - 1) *(float4*)(work.normed + k) = *at;
+    }
+    __syncwarp();
+    arrival_wait(&arrival, 0);
+    // Lane 4 r + c has run c of rows 2 r and 2 r + 1.
+    for (u32 g = warp; g < groups; g += warps) {
+        const u32 length = run_length(cols, g * GROUP + c * RUN);
+        float x[RUN];
+        load_run(x, row + (g * RUNS + c) * RUN_WORDS);
+        for (u32 t = 0; t < count; ++t) {
+            const u8* w = weights + ((t * groups + g) * RUNS + c) * PITCH + lane / RUNS * 4;
+            float low = 0.0f, high = 0.0f;
+#pragma unroll
+            for (u32 k = 0; k < RUN; ++k)
+                if (k < length) {
+                    const u32 two = *(const u32*)(w + k * BF16_COL_BYTES);
+                    low = __fmaf_rn(__uint_as_float(two << 16), x[k], low);
+                    high = __fmaf_rn(__uint_as_float(two & 0xffff0000u), x[k], high);
+                }
+            low = sum_of_four(low);
+            high = sum_of_four(high);
+            if (c == 0) *(float2*)(part + (t * groups + g) * TILE + lane / RUNS * 2) = make_float2(low, high);
+        }
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < count * TILE; i += blockDim.x) {
+        const u32 t = i / TILE, r = i % TILE, e = (blockIdx.x + t * gridDim.x) * TILE + r;
+        float total = 0.0f;
+#pragma unroll 8
+        for (u32 g = 0; g < groups; ++g) total = total + part[(t * groups + g) * TILE + r];
+        if (e >= work.experts) continue;
+        if (work.linear_bias) total = total + work.linear_bias[e];
+        asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, 0;\nst.shared::cluster.f32 [at], %1;\n}" ::"r"(shared_address(scores + e)), "f"(total)
+                     : "memory");
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (blockIdx.x == 0) choose<512>(work, scores, keys, exps, status);
+#endif
 }
 
 // Grid (groups of columns, tiles of experts). Each block norms the row, takes one group of one tile, and the last one chooses.
@@ -119,15 +205,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) norm_route(const __grid
     float* factors = carve.take<float>(GROUP);
     u8* weights = carve.take<u8>(RUNS * PITCH);
     float* scores = carve.take<float>(padded_experts);
-    float* keys = carve.take<float>(padded_experts / RUN * RUN_WORDS);
+    float* keys = carve.take<float>(padded_experts);
+    float* exps = carve.take<float>(padded_experts / RUN * RUN_WORDS);
     const u8* from = work.matrix + (u64(tile) * work.cols + g * GROUP) * BF16_COL_BYTES;
     for (u32 i = threadIdx.x; i < 2 * min(left, GROUP); i += THREADS) copy_16(weights + i / (2 * RUN) * PITCH + i % (2 * RUN) * 16, from + 16 * i);
     if (threadIdx.x < GROUP / 4 && 4 * threadIdx.x < left) copy_16(factors + 4 * threadIdx.x, work.norm + g * GROUP + 4 * threadIdx.x);
-    let_next_start();
     wait_for_previous();
-    load_row(row, work.x, work.cols);
-    wait_for_copies();
-    __syncthreads();
+    let_next_start();
+    copy_own_groups(row, work.x, work.cols);
+    wait_for_own_copies();
     const float inverse = row_inverse_rms(row, work.cols, work.eps, sums);
     if (threadIdx.x < GROUP && threadIdx.x < left) {
         float* at = row + in_runs(g * GROUP + threadIdx.x);
@@ -168,5 +254,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) norm_route(const __grid
         scores[e] = work.linear_bias ? total + work.linear_bias[e] : total;
     }
     __syncthreads();
-    choose(work, scores, keys, status);
+    choose<THREADS>(work, scores, keys, exps, status);
 }

@@ -14,19 +14,21 @@ constexpr u32 CHUNK = 64;      // groups whose activations and sums are in share
 constexpr u32 RUN_WORDS = 36;  // a run of activations, padded: four runs are read from 16 banks
 
 constexpr u32 INT4_GROUP_BYTES = TILE * GROUP / 2;
+constexpr u32 INT8_GROUP_BYTES = TILE * GROUP;
 constexpr u32 BF16_COL_BYTES = TILE * 2;
 
-// One tile: its first byte, and the first of its scales [group][16] where it is INT4.
+// One tile: its first byte, and the first of its scales [group][16] where it holds integers.
 struct Unit {
     const u8* weights;
     const u8* scales;
 };
 
 // Tile `tile` of a matrix in the layout of kernels/src/layout.rs.
-template <bool INT4> __device__ __forceinline__ Unit unit_of(const u8* matrix, u32 rows, u32 cols, u32 tile) {
-    if (!INT4) return {matrix + u64(tile) * cols * BF16_COL_BYTES, nullptr};
+template <u32 FORMAT> __device__ __forceinline__ Unit unit_of(const u8* matrix, u32 rows, u32 cols, u32 tile) {
+    if (FORMAT == BF16) return {matrix + u64(tile) * cols * BF16_COL_BYTES, nullptr};
+    constexpr u32 GROUP_BYTES = FORMAT == INT4 ? INT4_GROUP_BYTES : INT8_GROUP_BYTES;
     const u64 groups = (cols + GROUP - 1) / GROUP, tiles = (rows + TILE - 1) / TILE;
-    return {matrix + tile * groups * INT4_GROUP_BYTES, matrix + tiles * groups * INT4_GROUP_BYTES + tile * groups * TILE * 2};
+    return {matrix + tile * groups * GROUP_BYTES, matrix + tiles * groups * GROUP_BYTES + tile * groups * TILE * 2};
 }
 
 __device__ __forceinline__ uint4 load_weights(const u8* from) {
@@ -82,8 +84,45 @@ __device__ __forceinline__ void columns(u32 word, float (&q)[8]) {
     q[7] = nibble<7>(word);
 }
 
+// The four columns of a word of INT8. A byte plus 128, as the lowest of a float whose last place is worth 1, is that float plus q + 128.
+__device__ __forceinline__ void columns(u32 word, float (&q)[4]) {
+    const u32 biased = word ^ 0x80808080u;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        u32 bits;
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bits) : "r"(biased), "r"(0x4B000000u), "r"(0x7540u + i));
+        q[i] = __uint_as_float(bits) - 8388736.0f;
+    }
+}
+
+// A row's weights in a run.
+template <u32 FORMAT> struct RunWeights {
+    static constexpr int PIECES = FORMAT == INT8 ? 2 : 1;
+    static constexpr u32 BYTES = 16 * PIECES;
+    uint4 piece[PIECES];
+
+    __device__ __forceinline__ void load(const u8* from) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) piece[i] = load_weights(from + 16 * i);
+    }
+    // Columns 8 t to 8 t + 7.
+    __device__ __forceinline__ void eight(int t, float (&q)[8]) const {
+        const auto word = [](const uint4& w, int at) { return at == 0 ? w.x : at == 1 ? w.y : at == 2 ? w.z : w.w; };
+        if constexpr (FORMAT == INT4) {
+            columns(word(piece[0], t), q);
+        } else {
+            float low[4], high[4];
+            columns(word(piece[t / 2], t % 2 * 2), low);
+            columns(word(piece[t / 2], t % 2 * 2 + 1), high);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) q[i] = low[i], q[4 + i] = high[i];
+        }
+    }
+};
+
 // Chains of N rows over one run of `x`; elements from `n` on do not exist unless ALL do.
-template <int N, bool ALL> __device__ __forceinline__ void int4_run(const uint4 (&w)[N], const float* x, int n, float (&acc)[N]) {
+template <u32 FORMAT, int N, bool ALL>
+__device__ __forceinline__ void integer_run(const RunWeights<FORMAT> (&w)[N], const float* x, int n, float (&acc)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) acc[i] = 0.0f;
 #pragma unroll
@@ -92,7 +131,7 @@ template <int N, bool ALL> __device__ __forceinline__ void int4_run(const uint4 
         const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         float q[N][8];
 #pragma unroll
-        for (int i = 0; i < N; ++i) columns(t == 0 ? w[i].x : t == 1 ? w[i].y : t == 2 ? w[i].z : w[i].w, q[i]);
+        for (int i = 0; i < N; ++i) w[i].eight(t, q[i]);
 #pragma unroll
         for (int k = 0; k < 8; ++k)
 #pragma unroll
@@ -102,28 +141,29 @@ template <int N, bool ALL> __device__ __forceinline__ void int4_run(const uint4 
 }
 
 // Group sums of groups first .. first + here to part[group][unit][16 rows]. Lane 4 r + c has run c of rows r and r + 8.
-template <int UNITS>
-__device__ __forceinline__ void int4_groups(const Unit (&units)[UNITS], u32 first, u32 here, u32 cols, const float* row, float* part) {
+template <u32 FORMAT, int UNITS>
+__device__ __forceinline__ void integer_groups(const Unit (&units)[UNITS], u32 first, u32 here, u32 cols, const float* row, float* part) {
     constexpr int N = 2 * UNITS;
+    constexpr u32 RUN_BYTES = RunWeights<FORMAT>::BYTES, ROW_BYTES = RUNS * RUN_BYTES;
     const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, r = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
-    const auto load = [&](u32 g, uint4 (&w)[N]) {
+    const auto load = [&](u32 g, RunWeights<FORMAT> (&w)[N]) {
         if (g >= here) return;
 #pragma unroll
         for (int u = 0; u < UNITS; ++u) {
-            const u8* from = units[u].weights + u64(first + g) * INT4_GROUP_BYTES + 64 * r + 16 * c;
-            w[2 * u] = load_weights(from);
-            w[2 * u + 1] = load_weights(from + 8 * 64);
+            const u8* from = units[u].weights + u64(first + g) * (TILE * ROW_BYTES) + ROW_BYTES * r + RUN_BYTES * c;
+            w[2 * u].load(from);
+            w[2 * u + 1].load(from + 8 * ROW_BYTES);
         }
     };
-    const auto sum = [&](u32 g, const uint4 (&w)[N]) {
+    const auto sum = [&](u32 g, const RunWeights<FORMAT> (&w)[N]) {
         if (g >= here) return;
         const float* x = row + (g * RUNS + c) * RUN_WORDS;
         const int n = int(cols - (first + g) * GROUP) - int(c * RUN);
         float acc[N];
         if ((first + g + 1) * GROUP <= cols)
-            int4_run<N, true>(w, x, n, acc);
+            integer_run<FORMAT, N, true>(w, x, n, acc);
         else
-            int4_run<N, false>(w, x, n, acc);
+            integer_run<FORMAT, N, false>(w, x, n, acc);
         float mine = 0.0f;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
@@ -133,7 +173,7 @@ __device__ __forceinline__ void int4_groups(const Unit (&units)[UNITS], u32 firs
         }
         if (c < N) part[(g * UNITS + c / 2) * TILE + c % 2 * 8 + r] = mine;
     };
-    uint4 w[2][N] = {};
+    RunWeights<FORMAT> w[2][N] = {};
     load(warp, w[0]);
     load(warp + warps, w[1]);
     wait_for_copies();
@@ -163,7 +203,7 @@ template <bool ALL> __device__ __forceinline__ void bf16_chains(const uint4 (&w)
     }
 }
 
-// As `int4_groups`. A warp takes four groups of a unit; lane 8 s + 2 c + h has run c of group s, rows 8 h to 8 h + 7.
+// As `integer_groups`. A warp takes four groups of a unit; lane 8 s + 2 c + h has run c of group s, rows 8 h to 8 h + 7.
 template <int UNITS>
 __device__ __forceinline__ void bf16_groups(const Unit (&units)[UNITS], u32 first, u32 here, u32 cols, const float* row, float* part) {
     constexpr int DEPTH = 8;  // columns asked for at a time, twice
@@ -225,7 +265,7 @@ __device__ __forceinline__ void bf16_groups(const Unit (&units)[UNITS], u32 firs
 }
 
 // Products of x[cols] with the rows of the units, in the shared memory that `dot_grid` of cuda/linear.rs asks for: thread 16 u + r gets that of row r of unit u, others get 0.
-template <bool INT4, int UNITS>
+template <u32 FORMAT, int UNITS>
 __device__ __forceinline__ float block_dots(const Unit (&units)[UNITS], const float* x, u32 cols, u8* shared) {
     const u32 groups = (cols + GROUP - 1) / GROUP, held = min(groups, CHUNK);
     float* row = (float*)shared;
@@ -236,13 +276,13 @@ __device__ __forceinline__ float block_dots(const Unit (&units)[UNITS], const fl
         const u32 here = min(groups - first, CHUNK);
         if (first > 0) __syncthreads();  // what was added up is not overwritten before that
         copy_row(row, x + first * GROUP, min(cols - first * GROUP, here * GROUP));
-        if (INT4) {
+        if constexpr (FORMAT != BF16) {
             // 32 bytes a group.
 #pragma unroll
             for (int u = 0; u < UNITS; ++u)
                 for (u32 i = threadIdx.x; i < 2 * here; i += blockDim.x)
                     copy_16(scales + u * held * TILE + 8 * i, units[u].scales + first * TILE * 2 + 16 * i);
-            int4_groups<UNITS>(units, first, here, cols, row, part);
+            integer_groups<FORMAT, UNITS>(units, first, here, cols, row, part);
         } else {
             bf16_groups<UNITS>(units, first, here, cols, row, part);
         }
@@ -252,7 +292,7 @@ __device__ __forceinline__ float block_dots(const Unit (&units)[UNITS], const fl
 #pragma unroll 8
             for (u32 g = 0; g < here; ++g) {
                 const float sum = part[(g * UNITS + u) * TILE + r];
-                total = INT4 ? __fmaf_rn(bf16_to_f32(scales[(u * held + g) * TILE + r]), sum, total) : total + sum;
+                total = FORMAT != BF16 ? __fmaf_rn(bf16_to_f32(scales[(u * held + g) * TILE + r]), sum, total) : total + sum;
             }
         }
     }

@@ -34,15 +34,15 @@ __device__ __forceinline__ float with_bias(float total, const u8* expert, u64 of
 }
 
 // out[s] = activation(gate . x[s / top_k], up . x[s / top_k]); a block takes a tile of both for one slot.
-template <bool INT4>
+template <u32 FORMAT>
 __device__ __forceinline__ void gate_up(Route route, Expert parts, u32 rows, u32 cols, const float* x, u32 top_k, Activation form,
                                         float* out, Status* status) {
     extern __shared__ __align__(16) u8 shared[];
     const u32 slot = blockIdx.x % route.slots, tile = blockIdx.x / route.slots;
     const u8* expert = expert_of(route, slot, status);
     if (!expert) return;
-    const Unit units[2] = {unit_of<INT4>(expert + parts.first, rows, cols, tile), unit_of<INT4>(expert + parts.second, rows, cols, tile)};
-    float total = block_dots<INT4, 2>(units, x + u64(slot / top_k) * cols, cols, shared);
+    const Unit units[2] = {unit_of<FORMAT>(expert + parts.first, rows, cols, tile), unit_of<FORMAT>(expert + parts.second, rows, cols, tile)};
+    float total = block_dots<FORMAT, 2>(units, x + u64(slot / top_k) * cols, cols, shared);
     if (threadIdx.x >= 2 * TILE) return;
     const u32 row = tile * TILE + threadIdx.x % TILE;
     if (row < rows) total = with_bias(total, expert, threadIdx.x < TILE ? parts.first_bias : parts.second_bias, row);
@@ -51,7 +51,7 @@ __device__ __forceinline__ void gate_up(Route route, Expert parts, u32 rows, u32
 }
 
 // out[s] = down . act[s]; a block takes UNITS tiles for one slot.
-template <bool INT4, int UNITS>
+template <u32 FORMAT, int UNITS>
 __device__ __forceinline__ void down(Route route, Expert parts, u32 rows, u32 cols, const float* act, float* out, Status* status) {
     extern __shared__ __align__(16) u8 shared[];
     const u32 slot = blockIdx.x % route.slots, tile = blockIdx.x / route.slots * UNITS;
@@ -59,27 +59,30 @@ __device__ __forceinline__ void down(Route route, Expert parts, u32 rows, u32 co
     if (!expert) return;
     Unit units[UNITS];
 #pragma unroll
-    for (int u = 0; u < UNITS; ++u) units[u] = unit_of<INT4>(expert + parts.first, rows, cols, min(tile + u, (rows - 1) / TILE));
-    const float total = block_dots<INT4, UNITS>(units, act + u64(slot) * cols, cols, shared);
+    for (int u = 0; u < UNITS; ++u) units[u] = unit_of<FORMAT>(expert + parts.first, rows, cols, min(tile + u, (rows - 1) / TILE));
+    const float total = block_dots<FORMAT, UNITS>(units, act + u64(slot) * cols, cols, shared);
     const u32 row = tile * TILE + threadIdx.x;
     if (threadIdx.x < UNITS * TILE && row < rows) out[u64(slot) * rows + row] = with_bias(total, expert, parts.first_bias, row);
 }
 
-#define GATE_UP(name, int4, blocks)                                                                                            \
+#define GATE_UP(name, format, blocks)                                                                                            \
     extern "C" __global__ void __launch_bounds__(256, blocks) name(Route route, Expert parts, u32 rows, u32 cols, const float* x, \
                                                                    u32 top_k, Activation form, float* out, Status* status) {   \
-        gate_up<int4>(route, parts, rows, cols, x, top_k, form, out, status);                                                  \
+        gate_up<format>(route, parts, rows, cols, x, top_k, form, out, status);                                                  \
     }
 
-#define DOWN(name, int4, units, blocks)                                                                                          \
+#define DOWN(name, format, units, blocks)                                                                                          \
     extern "C" __global__ void __launch_bounds__(256, blocks) name(Route route, Expert parts, u32 rows, u32 cols, const float* act, \
                                                                    float* out, Status* status) {                                 \
-        down<int4, units>(route, parts, rows, cols, act, out, status);                                                           \
+        down<format, units>(route, parts, rows, cols, act, out, status);                                                           \
     }
 
-GATE_UP(gate_up_int4, true, 3)
-GATE_UP(gate_up_bf16, false, 2)
-DOWN(down_int4_1, true, 1, 3)
-DOWN(down_int4_2, true, 2, 3)
-DOWN(down_bf16_1, false, 1, 2)
-DOWN(down_bf16_2, false, 2, 2)
+GATE_UP(gate_up_int4, INT4, 3)
+GATE_UP(gate_up_int8, INT8, 2)
+GATE_UP(gate_up_bf16, BF16, 2)
+DOWN(down_int4_1, INT4, 1, 3)
+DOWN(down_int4_2, INT4, 2, 3)
+DOWN(down_int8_1, INT8, 1, 2)
+DOWN(down_int8_2, INT8, 2, 2)
+DOWN(down_bf16_1, BF16, 1, 2)
+DOWN(down_bf16_2, BF16, 2, 2)

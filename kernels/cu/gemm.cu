@@ -1,7 +1,7 @@
-// Dense products for prefill: out [tokens, rows] = image [tokens, cols] W^T (+ bias), W INT4 or BF16, for up to four matrices that share an
+// Dense products for prefill: out [tokens, rows] = image [tokens, cols] W^T (+ bias), W INT4, INT8 or BF16, for up to four matrices that share an
 // image. Twin: twin::linear, within the bound of tests/cuda/gemm.rs.
 //
-// INT4: the integers are exact in BF16; a group's products are summed in the tensor core in f32 and join the total by
+// Integers: they are exact in BF16; a group's products are summed in the tensor core in f32 and join the total by
 // fma(scale, sum, total), group by group, as in the contract. BF16: one chain over all columns. Grid: (blocks of all
 // matrices, ceil(tokens / 128)).
 #include "gemm_block.cuh"
@@ -19,15 +19,15 @@ struct GemmMatrices {
     u32 count;
 };
 
-template <bool WGMMA, bool INT4>
+template <bool WGMMA, u32 FORMAT>
 __device__ __forceinline__ void gemm(const GemmMatrices& matrices, u32 cols, const u8* image, u64 tokens) {
     u32 at = 0;
     while (at + 1 < matrices.count && blockIdx.x >= matrices.matrix[at + 1].first_block) at++;
     const GemmMatrix& chosen = matrices.matrix[at];
     const u64 first = (u64)blockIdx.y * TILE_TOKENS;
     const int groups = (cols + GROUP - 1) / GROUP;
-    RowsWork<INT4> work;
-    work.weights = MatrixTiles<INT4>{chosen.matrix, chosen.rows, cols, groups};
+    RowsWork<FORMAT> work;
+    work.weights = MatrixTiles<FORMAT>{chosen.matrix, chosen.rows, cols, groups};
     work.image = image + (u64)blockIdx.y * TILE_BLOCKS * groups * BLOCK_BYTES;
     work.pitch = TILE_BLOCKS * BLOCK_BYTES;
     work.count = (int)(tokens - first < TILE_TOKENS ? tokens - first : TILE_TOKENS);
@@ -38,16 +38,18 @@ __device__ __forceinline__ void gemm(const GemmMatrices& matrices, u32 cols, con
     work.first = first;
     work.bias = chosen.bias;
     work.out = chosen.out;
-    run_block<WGMMA, INT4>(work);
+    run_block<WGMMA, FORMAT>(work);
 }
 
-#define GEMM(name, wgmma, int4)                                                                                             \
+#define GEMM(name, wgmma, format)                                                                                             \
     extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                           \
     name(const __grid_constant__ GemmMatrices matrices, u32 cols, const u8* image, u64 tokens) {                           \
-        gemm<wgmma, int4>(matrices, cols, image, tokens);                                                                  \
+        gemm<wgmma, format>(matrices, cols, image, tokens);                                                                  \
     }
 
-GEMM(gemm_int4_mma, false, true)
-GEMM(gemm_bf16_mma, false, false)
-GEMM(gemm_int4_wgmma, true, true)
-GEMM(gemm_bf16_wgmma, true, false)
+GEMM(gemm_int4_mma, false, INT4)
+GEMM(gemm_int8_mma, false, INT8)
+GEMM(gemm_bf16_mma, false, BF16)
+GEMM(gemm_int4_wgmma, true, INT4)
+GEMM(gemm_int8_wgmma, true, INT8)
+GEMM(gemm_bf16_wgmma, true, BF16)

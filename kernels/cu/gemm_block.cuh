@@ -3,7 +3,7 @@
 //
 // `Work` has: `int count` rows of the image (1 to 128), their panel `const u8* image` and its `u32 pitch`, `int groups`, `u32 cols`; `tile(i)` the first byte of the
 // block's weight tile i, `scales(i)`; `finish<N>(acc, first_tile, first_block, shared)`, where acc[i][j][k] of a thread
-// belongs to output 16 (first_tile + i) + lane / 4 + 8 (k / 2) and token 8 (first_block + j) + 2 (lane % 4) + k % 2. For wgmma and INT4 it
+// belongs to output 16 (first_tile + i) + lane / 4 + 8 (k / 2) and token 8 (first_block + j) + 2 (lane % 4) + k % 2. For wgmma and integers it
 // has `weight_rows()` instead of tiles and scales, and the rows are what it says.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 constexpr int WGMMA_STAGES = 5;
 
-template <bool WGMMA, bool INT4, int N, class Work> __device__ __forceinline__ void multiply_block(const Work& work, u8* shared) {
+template <bool WGMMA, u32 FORMAT, int N, class Work> __device__ __forceinline__ void multiply_block(const Work& work, u8* shared) {
     const auto tile = [&](int i) { return work.tile(i); };
     const auto scales = [&](int i) { return work.scales(i); };
     const int blocks = blocks_of(work.count), warp = threadIdx.x >> 5;
@@ -20,8 +20,8 @@ template <bool WGMMA, bool INT4, int N, class Work> __device__ __forceinline__ v
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
         __shared__ u64 full[WGMMA_STAGES], empty[WGMMA_STAGES];
         float acc[1][N / 8][4];
-        if constexpr (INT4)
-            int4_by_wgmma<N, WGMMA_STAGES>(acc, work.weight_rows(), work.image, work.pitch, blocks, work.groups, shared, full, empty);
+        if constexpr (FORMAT != BF16)
+            integers_by_wgmma<FORMAT, N, WGMMA_STAGES>(acc, work.weight_rows(), work.image, work.pitch, blocks, work.groups, shared, full, empty);
         else
             bf16_by_wgmma<N>(acc, tile, work.cols, work.image, work.pitch, blocks, work.groups, shared);
         work.template finish<N>(acc, warp, 0, shared);
@@ -31,8 +31,8 @@ template <bool WGMMA, bool INT4, int N, class Work> __device__ __forceinline__ v
     } else {
         using Shape = MmaShape<N>;
         float acc[Shape::ROWS][Shape::COLS][4];
-        if constexpr (INT4)
-            int4_by_mma<N>(acc, tile, scales, work.image, work.pitch, blocks, work.groups, shared);
+        if constexpr (FORMAT != BF16)
+            integers_by_mma<FORMAT, N>(acc, tile, scales, work.image, work.pitch, blocks, work.groups, shared);
         else
             bf16_by_mma<N>(acc, tile, work.cols, work.image, work.pitch, blocks, work.groups, shared);
         work.template finish<N>(acc, Shape::tile(warp), Shape::block(warp), shared);
@@ -40,18 +40,19 @@ template <bool WGMMA, bool INT4, int N, class Work> __device__ __forceinline__ v
 }
 
 // The least of three widths that holds the rows. An element's bits are the same in each.
-template <bool WGMMA, bool INT4, class Work> __device__ __forceinline__ void run_block(const Work& work) {
+template <bool WGMMA, u32 FORMAT, class Work> __device__ __forceinline__ void run_block(const Work& work) {
     extern __shared__ __align__(1024) u8 shared[];
     if (work.count > 64)
-        multiply_block<WGMMA, INT4, 128>(work, shared);
+        multiply_block<WGMMA, FORMAT, 128>(work, shared);
     else if (work.count > 32)
-        multiply_block<WGMMA, INT4, 64>(work, shared);
+        multiply_block<WGMMA, FORMAT, 64>(work, shared);
     else
-        multiply_block<WGMMA, INT4, 32>(work, shared);
+        multiply_block<WGMMA, FORMAT, 32>(work, shared);
 }
 
 // Where the tiles of a matrix in the layout of kernels/src/layout.rs begin.
-template <bool INT4> struct MatrixTiles {
+template <u32 FORMAT> struct MatrixTiles {
+    static constexpr int GROUP_BYTES = RunWords<FORMAT>::GROUP_BYTES;
     const u8* matrix;
     u32 rows, cols;
     int groups;
@@ -60,22 +61,23 @@ template <bool INT4> struct MatrixTiles {
     // A tile past the end is the last one: it is computed and not stored.
     __device__ __forceinline__ u32 clamped(u32 tile) const { return min(tile, tiles() - 1); }
     __device__ __forceinline__ const u8* tile(u32 tile) const {
-        return matrix + (u64)clamped(tile) * (INT4 ? (u64)groups * 1024 : (u64)cols * 32);
+        return matrix + (u64)clamped(tile) * (FORMAT != BF16 ? (u64)groups * GROUP_BYTES : (u64)cols * 32);
     }
     __device__ __forceinline__ const u16* scales(u32 tile) const {
-        return (const u16*)(matrix + (u64)tiles() * groups * 1024) + (u64)clamped(tile) * groups * 16;
+        return (const u16*)(matrix + (u64)tiles() * groups * GROUP_BYTES) + (u64)clamped(tile) * groups * 16;
     }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     // Rows g and g + 8 of a tile.
     __device__ __forceinline__ WeightRows weight_rows(u32 at, u32 g) const {
-        return WeightRows{tile(at) + g * 64, scales(at) + g, 8 * 64, 8 * sizeof(u16)};
+        constexpr int ROW_BYTES = RunWords<FORMAT>::ROW_BYTES;
+        return WeightRows{tile(at) + g * ROW_BYTES, scales(at) + g, 8 * ROW_BYTES, 8 * sizeof(u16)};
     }
 #endif
 };
 
 // out[slot, output] = acc + bias, f32. Row i of the block is slot order[first + i], or first + i without an order.
-template <bool INT4> struct RowsWork {
-    MatrixTiles<INT4> weights;
+template <u32 FORMAT> struct RowsWork {
+    MatrixTiles<FORMAT> weights;
     const u8* image;
     u32 pitch;
     int count, groups;

@@ -23,21 +23,22 @@ template <int CHUNKS> __device__ __forceinline__ void activation_fragments(u32 (
     load_matrices(b, stage + (block + (lane >> 4)) * (CHUNKS * 128) + (2 * step + ((lane >> 3) & 1)) * 128 + (lane & 7) * 16);
 }
 
-// acc = W x, INT4. `tile(i)` gives the nibbles of the block's tile i, `scales(i)` its scales; `image` is
+// acc = W x, INT4 or INT8. `tile(i)` gives the integers of the block's tile i, `scales(i)` its scales; `image` is
 // the panel, `pitch` bytes from group to group, of which `blocks` blocks are wanted; `groups` of 128 columns. `shared` has STAGES * N * 256 bytes.
-template <int N, class Tile, class Scales>
-__device__ __forceinline__ void int4_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaShape<N>::COLS][4], Tile tile, Scales scales,
+template <u32 FORMAT, int N, class Tile, class Scales>
+__device__ __forceinline__ void integers_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaShape<N>::COLS][4], Tile tile, Scales scales,
                                             const u8* image, u32 pitch, int blocks, int groups, u8* shared) {
     using Shape = MmaShape<N>;
+    using Words = RunWords<FORMAT>;
     constexpr int ROWS = Shape::ROWS, COLS = Shape::COLS;
     const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, row = lane >> 2, run = lane & 3;
     const int first_tile = Shape::tile(warp), first_block = Shape::block(warp);
     const u32 base = shared_address(shared);
-    const u8* nibbles[ROWS];
+    const u8* integers[ROWS];
     const u16* scale[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        nibbles[i] = tile(first_tile + i) + row * 64 + run * 16;
+        integers[i] = tile(first_tile + i) + row * Words::ROW_BYTES + run * Words::RUN_BYTES;
         scale[i] = scales(first_tile + i) + row;
     }
     auto fill = [&](int group) {
@@ -48,18 +49,18 @@ __device__ __forceinline__ void int4_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaS
         }
         copy_commit();
     };
-    uint4 words[2][ROWS][2];
+    Words words[2][ROWS][2];
     float factor[2][ROWS][2];
-    auto load = [&](int group, uint4 (&w)[ROWS][2], float (&f)[ROWS][2]) {
+    auto load = [&](int group, Words (&w)[ROWS][2], float (&f)[ROWS][2]) {
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                w[i][h] = load_weights(nibbles[i] + group * 1024 + h * 512);
+                w[i][h].load(integers[i] + group * Words::GROUP_BYTES + h * 8 * Words::ROW_BYTES);
                 f[i][h] = load_scale(scale[i] + group * 16 + h * 8);
             }
     };
-    auto multiply = [&](int group, uint4 (&w)[ROWS][2], float (&f)[ROWS][2]) {
+    auto multiply = [&](int group, Words (&w)[ROWS][2], float (&f)[ROWS][2]) {
         copy_wait<1>();
         __syncthreads();
         fill(group + 2);
@@ -75,7 +76,7 @@ __device__ __forceinline__ void int4_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaS
         for (int t = 0; t < 4; t++) {
             u32 a[ROWS][2][4];
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) fragments(word_of(w[i][0], t), word_of(w[i][1], t), a[i][0], a[i][1]);
+            for (int i = 0; i < ROWS; i++) fragments_of<FORMAT>(w[i][0], w[i][1], t, a[i][0], a[i][1]);
 #pragma unroll
             for (int u = 0; u < 2; u++)
 #pragma unroll
@@ -144,7 +145,7 @@ __device__ __forceinline__ void fill_half_image(u32 stage, const u8* image, u32 
     }
 }
 
-// acc = W x, BF16. As `int4_by_mma`; `shared` has STAGES * (N * 128 + BF16_WEIGHT_STAGE) bytes.
+// acc = W x, BF16. As `integers_by_mma`; `shared` has STAGES * (N * 128 + BF16_WEIGHT_STAGE) bytes.
 template <int N, class Tile>
 __device__ __forceinline__ void bf16_by_mma(float (&acc)[MmaShape<N>::ROWS][MmaShape<N>::COLS][4], Tile tile, u32 cols,
                                             const u8* image, u32 pitch, int blocks, int groups, u8* shared) {

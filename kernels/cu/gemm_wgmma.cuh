@@ -1,6 +1,6 @@
 // One thread block's product by wgmma (Hopper): eight tiles of 16 weight rows with up to 128 rows of an activation image.
 //
-// Two warpgroups of 64 outputs each. INT4 weights go from memory to registers, are widened there and are the register operand; the image comes
+// Two warpgroups of 64 outputs each. Integers go from memory to registers, are widened there and are the register operand; the image comes
 // in bulk copies, a ring of stages of one group, and each group's product is scaled into the total while the other warpgroup
 // multiplies. Order as in gemm_mma.cuh.
 #pragma once
@@ -15,22 +15,23 @@
 // along the rows.
 __device__ __forceinline__ Operand image_operand(u32 address, u32 block) { return Operand(address, 128, block, 0); }
 
-// Where the two weight rows of a thread, g and g + 8 of the warp's 16, have their nibbles and scales.
+// Where the two weight rows of a thread, g and g + 8 of the warp's 16, have their integers and scales.
 struct WeightRows {
-    const u8* nibbles;  // of row g
+    const u8* integers;  // of row g
     const u16* scale;
-    u64 to_nibbles, to_scale;  // bytes from row g to row g + 8
+    u64 to_integers, to_scale;  // bytes from row g to row g + 8
 };
 
-// acc = W x, INT4, 16 rows a warp. Arguments as in `int4_by_mma`; `shared` has STAGES * N * 256 bytes and is aligned to 128.
+// acc = W x, INT4 or INT8, 16 rows a warp. Arguments as in `integers_by_mma`; `shared` has STAGES * N * 256 bytes and is aligned to 128.
 // Warps end when they end: nothing waits for the block's last.
-template <int N, int STAGES>
-__device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], const WeightRows& rows, const u8* image, u32 pitch,
+template <u32 FORMAT, int N, int STAGES>
+__device__ __forceinline__ void integers_by_wgmma(float (&acc)[1][N / 8][4], const WeightRows& rows, const u8* image, u32 pitch,
                                               int blocks, int groups, u8* shared, u64 (&full)[STAGES], u64 (&empty)[STAGES]) {
+    using Words = RunWords<FORMAT>;
     constexpr u32 STAGE = N * 256;
     constexpr int SLACK = 2;  // groups between the last use of a stage and its refill, so that nobody waits for it
     const int tid = threadIdx.x, lane = tid & 31;
-    const u8* nibbles = rows.nibbles + (lane & 3) * 16;
+    const u8* integers = rows.integers + (lane & 3) * Words::RUN_BYTES;
     const u32 base = shared_address(shared);
     if (tid == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -50,22 +51,22 @@ __device__ __forceinline__ void int4_by_wgmma(float (&acc)[1][N / 8][4], const W
         for (int group = 0; group < STAGES && group < groups; group++) fill(group);
 
     u32 fragment[2][8][4];
-    uint4 words[2][2];
+    Words words[2][2];
     float factor[2][2];
-    auto load = [&](int group, uint4 (&w)[2]) {
-        w[0] = load_weights(nibbles + group * 1024);
-        w[1] = load_weights(nibbles + rows.to_nibbles + group * 1024);
+    auto load = [&](int group, Words (&w)[2]) {
+        w[0].load(integers + group * Words::GROUP_BYTES);
+        w[1].load(integers + rows.to_integers + group * Words::GROUP_BYTES);
     };
     auto load_factor = [&](int group, float (&f)[2]) {
         f[0] = load_scale(rows.scale + group * 16);
         f[1] = load_scale((const u16*)((const u8*)rows.scale + rows.to_scale) + group * 16);
     };
-    auto convert = [&](const uint4 (&w)[2], u32 (&to)[8][4]) {
+    auto convert = [&](const Words (&w)[2], u32 (&to)[8][4]) {
 #pragma unroll
-        for (int t = 0; t < 4; t++) fragments(word_of(w[0], t), word_of(w[1], t), to[2 * t], to[2 * t + 1]);
+        for (int t = 0; t < 4; t++) fragments_of<FORMAT>(w[0], w[1], t, to[2 * t], to[2 * t + 1]);
     };
     float sum[N / 8][4];
-    auto multiply = [&](int group, u32 (&now)[8][4], u32 (&next)[8][4], uint4 (&next_words)[2], float (&f)[2]) {
+    auto multiply = [&](int group, u32 (&now)[8][4], u32 (&next)[8][4], Words (&next_words)[2], float (&f)[2]) {
         const int stage = group % STAGES;
         barrier_wait(&full[stage], group / STAGES & 1);
         const Operand tokens = image_operand(base + stage * STAGE, BLOCK_BYTES);

@@ -8,8 +8,8 @@
 // Gate and up of the same 64 outputs; out is the image that the down projection reads: activation(gate, up) as BF16, of one half of
 // a group's positions. Tiles 0 to 3 of the block are gate's, 4 to 7 up's: every other tile of the group, which together
 // hold whole chunks of the image.
-template <bool INT4> struct GateUpWork {
-    MatrixTiles<INT4> gate, up;
+template <u32 FORMAT> struct GateUpWork {
+    MatrixTiles<FORMAT> gate, up;
     const u8* image;
     u32 pitch;
     int count, groups;
@@ -76,13 +76,16 @@ template <bool INT4> struct GateUpWork {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The same by wgmma from INT4, without shared memory: rows g and g + 8 of a warp are gate and up of one output, 32 (g / 2) + x + g % 2 of
+// The same by wgmma from integers, without shared memory: rows g and g + 8 of a warp are gate and up of one output, 32 (g / 2) + x + g % 2 of
 // the group, with x = 16 half + 2 warp. The eight outputs of a warp are a chunk of the image.
-struct PairedGateUpWork : GateUpWork<true> {
+template <u32 FORMAT> struct PairedGateUpWork : GateUpWork<FORMAT> {
+    using Base = GateUpWork<FORMAT>;
+    using Base::gate, Base::up, Base::count, Base::out_group, Base::half, Base::gate_bias, Base::up_bias, Base::out, Base::index, Base::activated;
+
     __device__ __forceinline__ WeightRows weight_rows() const {
         const u32 warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, at = index(g / 2), row = 2 * warp + g % 2;
         const u64 to_up = up.matrix - gate.matrix;
-        return WeightRows{gate.tile(at) + row * 64, gate.scales(at) + row, to_up, to_up};
+        return WeightRows{gate.tile(at) + row * RunWords<FORMAT>::ROW_BYTES, gate.scales(at) + row, to_up, to_up};
     }
 
     template <int N, int ROWS, int COLS>
@@ -131,7 +134,7 @@ __device__ __forceinline__ const float* bias_of(const u8* expert, u64 offset) {
 }
 
 // Grid: (2 ceil(rows / 128), tile bound). `rows` are the intermediate size, `cols` the hidden size. Offsets of biases are 0 where there are none.
-template <bool WGMMA, bool INT4>
+template <bool WGMMA, u32 FORMAT>
 __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols,
                                         const u32* plan, const u8* image, Activation form, u8* out, Status* status) {
     if (blockIdx.y >= plan[0]) return;
@@ -140,12 +143,12 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     if (!expert) return;
     const int groups = (cols + GROUP - 1) / GROUP, out_groups = (rows + GROUP - 1) / GROUP;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    typename Chosen<WGMMA && INT4, PairedGateUpWork, GateUpWork<INT4>>::Type work;
+    typename Chosen<WGMMA && FORMAT != BF16, PairedGateUpWork<FORMAT>, GateUpWork<FORMAT>>::Type work;
 #else
-    GateUpWork<INT4> work;
+    GateUpWork<FORMAT> work;
 #endif
-    work.gate = MatrixTiles<INT4>{expert, rows, cols, groups};
-    work.up = MatrixTiles<INT4>{expert + up_offset, rows, cols, groups};
+    work.gate = MatrixTiles<FORMAT>{expert, rows, cols, groups};
+    work.up = MatrixTiles<FORMAT>{expert + up_offset, rows, cols, groups};
     work.image = image + (u64)planned.first_block * groups * BLOCK_BYTES;
     work.pitch = blocks_of(planned.count) * BLOCK_BYTES;
     work.count = planned.count;
@@ -157,11 +160,11 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     work.up_bias = bias_of(expert, up_bias);
     work.form = form;
     work.out = out + (u64)planned.first_block * out_groups * BLOCK_BYTES;
-    run_block<WGMMA, INT4>(work);
+    run_block<WGMMA, FORMAT>(work);
 }
 
 // Grid: (ceil(rows / 128), tile bound). `rows` are the hidden size, `cols` the intermediate size; out [slots, rows].
-template <bool WGMMA, bool INT4>
+template <bool WGMMA, u32 FORMAT>
 __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32 rows, u32 cols, const u32* plan, const u32* order,
                                      const u8* image, float* out, Status* status) {
     if (blockIdx.y >= plan[0]) return;
@@ -169,8 +172,8 @@ __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32
     const u8* expert = expert_bytes(table, planned.expert, status);
     if (!expert) return;
     const int groups = (cols + GROUP - 1) / GROUP;
-    RowsWork<INT4> work;
-    work.weights = MatrixTiles<INT4>{expert + offset, rows, cols, groups};
+    RowsWork<FORMAT> work;
+    work.weights = MatrixTiles<FORMAT>{expert + offset, rows, cols, groups};
     work.image = image + (u64)planned.first_block * groups * BLOCK_BYTES;
     work.pitch = blocks_of(planned.count) * BLOCK_BYTES;
     work.count = planned.count;
@@ -181,28 +184,32 @@ __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32
     work.first = planned.first;
     work.bias = bias_of(expert, bias);
     work.out = out;
-    run_block<WGMMA, INT4>(work);
+    run_block<WGMMA, FORMAT>(work);
 }
 
-#define GATE_UP(name, wgmma, int4)                                                                                          \
+#define GATE_UP(name, wgmma, format)                                                                                          \
     extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                           \
     name(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols, const u32* plan, const u8* image, \
          Activation form, u8* out, Status* status) {                                                                       \
-        gate_up<wgmma, int4>(table, up_offset, gate_bias, up_bias, rows, cols, plan, image, form, out, status);            \
+        gate_up<wgmma, format>(table, up_offset, gate_bias, up_bias, rows, cols, plan, image, form, out, status);            \
     }
 
-#define DOWN(name, wgmma, int4)                                                                                             \
+#define DOWN(name, wgmma, format)                                                                                             \
     extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                           \
     name(const u64* table, u64 offset, u64 bias, u32 rows, u32 cols, const u32* plan, const u32* order, const u8* image,   \
          float* out, Status* status) {                                                                                     \
-        down<wgmma, int4>(table, offset, bias, rows, cols, plan, order, image, out, status);                               \
+        down<wgmma, format>(table, offset, bias, rows, cols, plan, order, image, out, status);                               \
     }
 
-GATE_UP(gate_up_int4_mma, false, true)
-GATE_UP(gate_up_bf16_mma, false, false)
-GATE_UP(gate_up_int4_wgmma, true, true)
-GATE_UP(gate_up_bf16_wgmma, true, false)
-DOWN(down_int4_mma, false, true)
-DOWN(down_bf16_mma, false, false)
-DOWN(down_int4_wgmma, true, true)
-DOWN(down_bf16_wgmma, true, false)
+GATE_UP(gate_up_int4_mma, false, INT4)
+GATE_UP(gate_up_int8_mma, false, INT8)
+GATE_UP(gate_up_bf16_mma, false, BF16)
+GATE_UP(gate_up_int4_wgmma, true, INT4)
+GATE_UP(gate_up_int8_wgmma, true, INT8)
+GATE_UP(gate_up_bf16_wgmma, true, BF16)
+DOWN(down_int4_mma, false, INT4)
+DOWN(down_int8_mma, false, INT8)
+DOWN(down_bf16_mma, false, BF16)
+DOWN(down_int4_wgmma, true, INT4)
+DOWN(down_int8_wgmma, true, INT8)
+DOWN(down_bf16_wgmma, true, BF16)

@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 from) 
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
 
-// ---- INT4 --------------------------------------------------------------------------------------------------------
+// ---- Integers ----------------------------------------------------------------------------------------------------
 
 // Eight weights of a word, as four pairs of BF16 integers: columns (0, 1), (2, 3), (4, 5), (6, 7) of the word. A nibble in the
 // low bits of 0x4300 is 128 + (q + 8); less 136 that is q, exactly.
@@ -105,6 +105,23 @@ __device__ __forceinline__ void widen(u32 word, u32 (&pairs)[4]) {
     }
 }
 
+// Four weights of a word of INT8, as two pairs of BF16 integers: its columns (0, 1), (2, 3). The seven low bits of a byte in the low bits of
+// 0x4300 are 128 + them; less 128, or 256 where the sign bit is set, that is q, exactly.
+__device__ __forceinline__ void widen_bytes(u32 word, u32& low, u32& high) {
+    const auto pair = [](u32 bytes) {
+        u32 biased, less, q;
+        asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(biased) : "r"(bytes), "r"(0x007F007Fu), "r"(0x43004300u));
+        asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(less) : "r"(bytes), "r"(0x00800080u), "r"(0xC300C300u));
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(q) : "r"(biased), "r"(0x3F803F80u), "r"(less));
+        return q;
+    };
+    u32 bytes;
+    asm("prmt.b32 %0, %1, 0, 0x4140;" : "=r"(bytes) : "r"(word));
+    low = pair(bytes);
+    asm("prmt.b32 %0, %1, 0, 0x4342;" : "=r"(bytes) : "r"(word));
+    high = pair(bytes);
+}
+
 // Words of rows g and g + 8 become the fragments of two steps of 16 positions.
 __device__ __forceinline__ void fragments(u32 row, u32 row8, u32 (&first)[4], u32 (&second)[4]) {
     u32 p[4], q[4];
@@ -115,3 +132,30 @@ __device__ __forceinline__ void fragments(u32 row, u32 row8, u32 (&first)[4], u3
 }
 
 __device__ __forceinline__ u32 word_of(const uint4& v, int t) { return t == 0 ? v.x : t == 1 ? v.y : t == 2 ? v.z : v.w; }
+
+// One row's weights in a run of 32 columns, as a thread holds them.
+template <u32 FORMAT> struct RunWords {
+    static constexpr int PIECES = FORMAT == INT8 ? 2 : 1;
+    static constexpr int ROW_BYTES = FORMAT == INT8 ? 128 : 64;  // of a group
+    static constexpr int RUN_BYTES = ROW_BYTES / 4, GROUP_BYTES = 16 * ROW_BYTES;
+    uint4 piece[PIECES];
+
+    __device__ __forceinline__ void load(const u8* from) {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) piece[i] = load_weights(from + 16 * i);
+    }
+};
+
+// Columns 8 t to 8 t + 7 of the runs of rows g and g + 8 become the fragments of two steps of 16 positions.
+template <u32 FORMAT>
+__device__ __forceinline__ void fragments_of(const RunWords<FORMAT>& row, const RunWords<FORMAT>& row8, int t, u32 (&first)[4], u32 (&second)[4]) {
+    if constexpr (FORMAT == INT8) {
+        const int piece = t / 2, at = t % 2 * 2;
+        widen_bytes(word_of(row.piece[piece], at), first[0], first[2]);
+        widen_bytes(word_of(row8.piece[piece], at), first[1], first[3]);
+        widen_bytes(word_of(row.piece[piece], at + 1), second[0], second[2]);
+        widen_bytes(word_of(row8.piece[piece], at + 1), second[1], second[3]);
+    } else {
+        fragments(word_of(row.piece[0], t), word_of(row8.piece[0], t), first, second);
+    }
+}

@@ -88,12 +88,12 @@ impl Bench {
     /// A matrix of random integers with scales of about 2^-7, or of BF16.
     fn fill_matrix(&self, address: u64, format: MatrixFormat, rows: usize, cols: usize) {
         let bytes = matrix_bytes(format, rows, cols).unwrap();
-        match format {
-            MatrixFormat::Bf16 => self.fill_bf16(address, bytes),
-            MatrixFormat::Int4 => {
-                let nibbles = rows.div_ceil(16) * cols.div_ceil(128) * 1024;
-                self.fill(address, nibbles, |_, random| random as u8);
-                self.fill(address + nibbles as u64, bytes - nibbles, |_, _| 0x3c);
+        match format.group_bytes() {
+            None => self.fill_bf16(address, bytes),
+            Some(group_bytes) => {
+                let integers = rows.div_ceil(16) * cols.div_ceil(128) * group_bytes;
+                self.fill(address, integers, |_, random| random as u8);
+                self.fill(address + integers as u64, bytes - integers, |_, _| 0x3c);
             }
         }
     }

@@ -8,24 +8,28 @@
 //!   columns; its nibbles, from the lowest, hold columns 0 2 4 6 1 3 5 7 of those, so that the halves of a word hold neighbours in the
 //!   same places ([`int4_shift`]). A nibble holds `q + 8` for `q` in −7..=7 (so 0 never occurs). Padding in rows and columns is `q = 0`.
 //!   The scale plane `[row tile][group][16 rows]` of bf16 follows; scales of padding rows are `+0.0`.
+//! - **INT8**: `[row tile][group of 128 cols][16 rows][128 bytes]`, a byte `q` in −127..=127 in two's complement, columns in order; padding
+//!   and scale plane as for INT4.
 //! - **F32**: `[rows][cols]`, for vectors, an expert's biases and tables only.
 //!
 //! Multi-byte values are little-endian. A weight is `q * scale`; a scale is finite and not negative.
 //!
-//! Files: this one holds sizes and offsets; `layout/bf16.rs` and `layout/int4.rs` pack, unpack and validate.
+//! Files: this one holds sizes and offsets; `layout/bf16.rs`, `layout/int4.rs` and `layout/int8.rs` pack, unpack and validate.
 
 mod bf16;
 mod int4;
+mod int8;
 
 use std::ops::Range;
 
 pub use self::bf16::{pack_bf16, pack_bf16_tile, unpack_bf16, validate_bf16};
 pub use self::int4::{int4_planes, int4_planes_mut, pack_int4, pack_int4_tile, unpack_int4, validate_int4};
+pub use self::int8::{int8_planes, int8_planes_mut, pack_int8, pack_int8_tile, unpack_int8, validate_int8};
 
 /// Rows in one tile.
 pub const TILE_ROWS: usize = 16;
 
-/// Columns that share one INT4 scale; the last group of a row may hold fewer.
+/// Columns that share one scale in INT4 and INT8; the last group of a row may hold fewer.
 pub const GROUP_COLS: usize = 128;
 
 /// Columns in one run: the part of a group that one accumulator of the group sum takes.
@@ -34,19 +38,25 @@ pub const RUN_COLS: usize = 32;
 /// Bytes of INT4 nibbles in one row tile's group: 16 rows × 4 runs × 16 bytes.
 pub const INT4_GROUP_BYTES: usize = TILE_ROWS * GROUP_COLS / 2;
 
+/// Bytes of INT8 weights in one row tile's group: 16 rows × 128.
+pub const INT8_GROUP_BYTES: usize = TILE_ROWS * GROUP_COLS;
+
 /// Bytes of BF16 scales in one row tile's group.
-pub const INT4_GROUP_SCALE_BYTES: usize = TILE_ROWS * 2;
+pub const GROUP_SCALE_BYTES: usize = TILE_ROWS * 2;
 
 /// What a nibble holds for `q = 0`.
 pub const INT4_ZERO_NIBBLE: u8 = 8;
 
-/// The largest magnitude of a quantised weight.
+/// The largest magnitude of a weight in INT4.
 pub const INT4_MAX: i8 = 7;
+
+/// The largest magnitude of a weight in INT8.
+pub const INT8_MAX: i8 = 127;
 
 /// Every matrix of an expert starts at a multiple of this, and an expert's bytes are padded to it.
 pub const EXPERT_ALIGN: usize = 256;
 
-/// Version of the INT4 and BF16 tile layouts, written into every file that holds them.
+/// Version of the tile layouts, written into every file that holds them.
 pub const LAYOUT_VERSION: u32 = 2;
 
 /// How far a column's INT4 nibble is shifted left in its little-endian word, word `col % 32 / 8` of the run.
@@ -67,14 +77,29 @@ pub enum MatrixFormat {
     Bf16,
     /// Symmetric 4-bit integers, one BF16 scale for each row and group of 128 columns.
     Int4,
+    /// Symmetric 8-bit integers, scaled likewise.
+    Int8,
 }
 
 impl MatrixFormat {
+    /// Every format.
+    pub const ALL: [Self; 3] = [Self::Bf16, Self::Int4, Self::Int8];
+
+    /// Bytes of integers in a row tile's group of 128 columns; `None` where there are no groups.
+    pub fn group_bytes(self) -> Option<usize> {
+        match self {
+            Self::Bf16 => None,
+            Self::Int4 => Some(INT4_GROUP_BYTES),
+            Self::Int8 => Some(INT8_GROUP_BYTES),
+        }
+    }
+
     /// The name used in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bf16 => "bf16",
             Self::Int4 => "int4",
+            Self::Int8 => "int8",
         }
     }
 }
@@ -107,8 +132,8 @@ pub enum LayoutError {
         /// Inputs.
         cols: usize,
     },
-    /// A quantised weight outside −7..=7.
-    #[error("row {row}, column {col}: quantised weight {found}, expected -7..=7")]
+    /// A quantised weight that is larger than its format allows.
+    #[error("row {row}, column {col}: quantised weight {found}, expected -{most}..={most}")]
     Quantised {
         /// Row of the matrix.
         row: usize,
@@ -116,6 +141,8 @@ pub enum LayoutError {
         col: usize,
         /// The value found there.
         found: i8,
+        /// The largest magnitude of the format.
+        most: i8,
     },
     /// Padding that is not zero.
     #[error("padding at row {row}, column {col}: found {found}, expected 0")]
@@ -164,9 +191,9 @@ pub fn matrix_bytes(format: MatrixFormat, rows: usize, cols: usize) -> Option<us
     if rows == 0 || cols == 0 {
         return None;
     }
-    let (units, unit_bytes) = match format {
-        MatrixFormat::Bf16 => (cols, TILE_ROWS * 2),
-        MatrixFormat::Int4 => (col_groups(cols), INT4_GROUP_BYTES + INT4_GROUP_SCALE_BYTES),
+    let (units, unit_bytes) = match format.group_bytes() {
+        None => (cols, TILE_ROWS * 2),
+        Some(bytes) => (col_groups(cols), bytes + GROUP_SCALE_BYTES),
     };
     let bytes = row_tiles(rows).checked_mul(units)?.checked_mul(unit_bytes)?;
     // Rust slices end at isize::MAX bytes.

@@ -2,7 +2,7 @@
 
 use crate::contract::{GROUP, RUN, RUNS};
 use crate::error::KernelError;
-use crate::layout::{INT4_GROUP_BYTES, INT4_ZERO_NIBBLE, MatrixFormat, TILE_ROWS, int4_place};
+use crate::layout::{INT4_ZERO_NIBBLE, MatrixFormat, TILE_ROWS, int4_place};
 use half::bf16;
 
 use crate::layout::matrix_bytes;
@@ -13,11 +13,14 @@ pub(crate) const INT4_ROW_BYTES: usize = GROUP / 2;
 /// Bytes of one run of a row of an INT4 tile.
 pub(crate) const INT4_RUN_BYTES: usize = INT4_ROW_BYTES / RUNS;
 
-/// Bytes of one column of a BF16 tile, or of the scales of one group of an INT4 tile.
+/// Bytes of one column of a BF16 tile, or of the scales of one group of a tile of integers.
 pub(crate) const BF16_COL_BYTES: usize = TILE_ROWS * 2;
 
 /// The nibbles of one group of an INT4 tile.
 pub(crate) type Int4Group = [[u8; INT4_ROW_BYTES]; TILE_ROWS];
+
+/// The weights of one group of an INT8 tile.
+pub(crate) type Int8Group = [[u8; GROUP]; TILE_ROWS];
 
 /// A weight matrix `[rows, cols]` = `[outputs, inputs]` in the tiled layout.
 ///
@@ -67,7 +70,7 @@ impl<'a> Matrix<'a> {
         self.cols.div_ceil(GROUP)
     }
 
-    /// Element as stored: the weight itself for BF16, the unscaled integer −7..=7 for INT4.
+    /// Element as stored: the weight itself for BF16, else the unscaled integer.
     ///
     /// # Panics
     /// If `row` or `col` is out of range.
@@ -83,26 +86,31 @@ impl<'a> Matrix<'a> {
                 let nibble = self.bytes[run * INT4_RUN_BYTES + byte] >> shift & 15;
                 f32::from(nibble) - f32::from(INT4_ZERO_NIBBLE)
             }
+            MatrixFormat::Int8 => {
+                let group = tile * self.groups() + col / GROUP;
+                f32::from(self.bytes[(group * TILE_ROWS + lane) * GROUP + col % GROUP] as i8)
+            }
         }
     }
 
-    /// The factor on a row's group of columns: the scale for INT4, 1 for BF16.
+    /// The factor on a row's group of columns: its scale, 1 for BF16.
     ///
     /// # Panics
     /// If `row` or `group` is out of range.
     #[inline(always)]
     pub fn scale(&self, row: usize, group: usize) -> f32 {
-        match self.format {
-            MatrixFormat::Bf16 => 1.0,
-            MatrixFormat::Int4 => {
-                let plane = self.tiles() * self.groups() * INT4_GROUP_BYTES;
-                let index = (row / TILE_ROWS * self.groups() + group) * TILE_ROWS + row % TILE_ROWS;
-                read_bf16(&self.bytes[plane..], index)
-            }
-        }
+        let Some(plane) = self.plane_bytes() else { return 1.0 };
+        let index = (row / TILE_ROWS * self.groups() + group) * TILE_ROWS + row % TILE_ROWS;
+        read_bf16(&self.bytes[plane..], index)
     }
 
-    /// Weight in f32. Exact: an INT4 value times a BF16 scale fits an f32.
+    /// Bytes of all integers, behind which the scales lie; `None` for BF16.
+    #[inline(always)]
+    fn plane_bytes(&self) -> Option<usize> {
+        self.format.group_bytes().map(|bytes| self.tiles() * self.groups() * bytes)
+    }
+
+    /// Weight in f32. Exact: such an integer times a BF16 scale fits an f32.
     ///
     /// # Panics
     /// If `row` or `col` is out of range.
@@ -122,15 +130,21 @@ impl<'a> Matrix<'a> {
     /// INT4 only: a tile's group, sixteen rows.
     #[inline(always)]
     pub(crate) fn int4_group(&self, tile: usize, group: usize) -> &'a Int4Group {
-        let plane = self.tiles() * self.groups() * INT4_GROUP_BYTES;
-        let groups: &[Int4Group] = bytemuck::cast_slice(&self.bytes[..plane]);
+        let groups: &[Int4Group] = bytemuck::cast_slice(&self.bytes[..self.plane_bytes().unwrap_or(0)]);
         &groups[tile * self.groups() + group]
     }
 
-    /// INT4 only: the 16 scales of a tile's group.
+    /// INT8 only: a tile's group, sixteen rows.
     #[inline(always)]
-    pub(crate) fn int4_scales(&self, tile: usize, group: usize) -> &'a [u8; BF16_COL_BYTES] {
-        let plane = self.tiles() * self.groups() * INT4_GROUP_BYTES;
+    pub(crate) fn int8_group(&self, tile: usize, group: usize) -> &'a Int8Group {
+        let groups: &[Int8Group] = bytemuck::cast_slice(&self.bytes[..self.plane_bytes().unwrap_or(0)]);
+        &groups[tile * self.groups() + group]
+    }
+
+    /// Integers only: the 16 scales of a tile's group.
+    #[inline(always)]
+    pub(crate) fn scales(&self, tile: usize, group: usize) -> &'a [u8; BF16_COL_BYTES] {
+        let plane = self.plane_bytes().unwrap_or(0);
         let scales: &[[u8; BF16_COL_BYTES]] = bytemuck::cast_slice(&self.bytes[plane..]);
         &scales[tile * self.groups() + group]
     }
@@ -146,6 +160,7 @@ pub(crate) fn read_bf16(bytes: &[u8], index: usize) -> f32 {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::layout::INT4_GROUP_BYTES;
 
     #[test]
     fn a_view_refuses_the_wrong_size() {

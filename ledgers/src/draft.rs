@@ -21,15 +21,15 @@
 use crate::run::{Run, TimingOff};
 use crate::schema::{
     Body, CheckBody, ComparisonBody, DecisionBody, DeterminismBody, EquivalenceBody, EvidenceClass, ExternalBody,
-    FidelityBody, Identity, InvalidationBody, LogRef, MemoryBody, Observations, PerplexityBody, SpeedBody, TaskBody,
-    VerdictRow,
+    FidelityBody, Identity, InvalidationBody, LogRef, MemoryBody, Observations, PerplexityBody, RooflineBody,
+    SpeedBody, TaskBody, VerdictRow,
 };
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// A result in which no time is measured.
+/// A result in which no time of an engine is measured.
 pub trait Untimed: sealed::Sealed + Into<Body> {}
 
 macro_rules! untimed {
@@ -50,6 +50,7 @@ untimed! {
     EquivalenceBody => Equivalence,
     DeterminismBody => Determinism,
     MemoryBody => Memory,
+    RooflineBody => Roofline,
     TaskBody => Task,
     ExternalBody => External,
     CheckBody => Check,
@@ -60,6 +61,7 @@ untimed! {
 /// A result that may stand without an identity: see [`Body::may_lack_identity`].
 pub trait Unidentified: Untimed {}
 
+impl Unidentified for RooflineBody {}
 impl Unidentified for TaskBody {}
 impl Unidentified for ExternalBody {}
 impl Unidentified for DecisionBody {}

@@ -1,9 +1,11 @@
 //! SHA-256 values, and canonical JSON (RFC 8785) to take them of.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
@@ -117,8 +119,18 @@ impl Serialize for Sha256 {
 
 impl<'de> Deserialize<'de> for Sha256 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let hex = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let hex = Cow::<'de, str>::deserialize(deserializer)?;
         Self::from_hex(&hex).ok_or_else(|| D::Error::custom(format!("expected 64 lowercase hex digits, found {hex:?}")))
+    }
+}
+
+impl JsonSchema for Sha256 {
+    fn schema_name() -> Cow<'static, str> {
+        "Sha256".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use assay_ledgers::*;
 use common::*;
 
@@ -78,4 +80,18 @@ fn neighbouring_integers_never_share_a_hash() {
         identity.hash().unwrap()
     };
     assert_ne!(seeded(u64::MAX), seeded(u64::MAX - 1));
+}
+
+#[test]
+fn schemas_are_current() {
+    let rewrite = std::env::var_os("ASSAY_UPDATE_SCHEMAS").is_some();
+    for (name, generate) in SCHEMAS {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schema").join(name);
+        let current = schema_text(generate).unwrap();
+        if rewrite {
+            std::fs::write(&path, &current).unwrap();
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(kept == current, "{name} is stale: ASSAY_UPDATE_SCHEMAS=1 cargo test -p assay-ledgers writes it");
+    }
 }

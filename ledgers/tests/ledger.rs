@@ -199,7 +199,10 @@ fn every_kind_is_written_and_read() {
         let written = ledger.append(other_draft(kind, identity(), 0.25, "text").log(log)).unwrap().record;
         let read = Ledger::find(dir.path(), &written.hash.short()).unwrap();
         assert_eq!(read, written);
-        assert_eq!(read.identity.is_none(), matches!(read.body.kind(), "task" | "external" | "invalidation"));
+        assert_eq!(
+            read.identity.is_none(),
+            matches!(read.body.kind(), "roofline" | "task" | "external" | "invalidation")
+        );
     }
     assert_eq!(verify(dir.path()).unwrap().verdict, Verdict::Pass);
 }

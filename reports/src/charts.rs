@@ -1,14 +1,17 @@
 //! Which charts there are, and what of the ledger each one shows. A chart without records is not drawn empty: what is missing
 //! is said in its place.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
 use assay_ledgers::{
-    Body, ExpertQuantization, Identity, Measure, NumberFormat, PerplexityBody, Record, SpeedBody, SpeedRow, Verdict,
+    Body, ExpertQuantization, Hcs, Identity, Measure, NumberFormat, PerplexityBody, Record, SpeedBody, SpeedRow,
+    Verdict,
 };
 
 use crate::figures::{bytes, figure};
+use crate::limits::Limits;
 use crate::plot::{Axis, Chart, Point, Scale, Series, Vertical};
 use crate::tables::{format_name, reference_hash};
 
@@ -24,6 +27,7 @@ pub(crate) struct Exhibit {
 
 /// Every chart. `latest` is what still counts, `all` every record there is.
 pub(crate) fn exhibits(latest: &[&Record], all: &[Record]) -> Vec<Exhibit> {
+    let limits = Limits::new(latest);
     let exhibit = |id, title, words, chart: Option<Chart>, missing: &str| {
         let drawable = chart.filter(|chart| chart.points().next().is_some());
         Exhibit { id, title, words, chart: drawable.ok_or_else(|| missing.to_owned()) }
@@ -32,16 +36,17 @@ pub(crate) fn exhibits(latest: &[&Record], all: &[Record]) -> Vec<Exhibit> {
         exhibit(
             "decode",
             "Decode speed",
-            "Median of each configuration with its 95 % interval. The short line is what the link alone would allow for the bytes \
-             that were moved, where the link is a declared one.",
-            Some(speed(latest, Measure::Decode)),
+            "Median of each configuration with its 95 % interval. The short line is what the machine would allow: on a card its link for \
+             the bytes that were moved or its memory for the weights that were read, whichever takes longer, as measured in the same \
+             run or, for older records, by the newest roofline of that card; on the host device the declared link.",
+            Some(speed(latest, Measure::Decode, &limits)),
             "no speed record has a decode row",
         ),
         exhibit(
             "prefill",
             "Prefill speed",
-            "As above, for prompts.",
-            Some(speed(latest, Measure::Prefill)),
+            "As above, for prompts; here a card's matrix product stands in the place of its memory.",
+            Some(speed(latest, Measure::Prefill, &limits)),
             "no speed record has a prefill row",
         ),
         exhibit(
@@ -57,6 +62,13 @@ pub(crate) fn exhibits(latest: &[&Record], all: &[Record]) -> Vec<Exhibit> {
             "How fast prompts of each length are read. Longer prompts spread the cost of streaming over more tokens.",
             length(latest),
             "no speed record has prefill rows",
+        ),
+        exhibit(
+            "depth",
+            "Decode against depth",
+            "How fast tokens come behind prompts of each length: each reads the keys and values of all before it.",
+            depth(latest),
+            "no speed record has decode rows that say how long the prompt before them was",
         ),
         exhibit(
             "memory",
@@ -100,15 +112,15 @@ fn rows(body: &SpeedBody, measure: Measure) -> impl Iterator<Item = &SpeedRow> {
     body.rows.iter().filter(move |row| row.measure == measure)
 }
 
-/// The row of the longest repetition.
+/// The row of the longest repetition, behind the shortest prompt.
 fn longest(body: &SpeedBody, measure: Measure) -> Option<&SpeedRow> {
-    rows(body, measure).max_by_key(|row| row.tokens)
+    rows(body, measure).max_by_key(|row| (row.tokens, Reverse(row.depth)))
 }
 
-/// What the link alone allows, where it is a declared one: tokens of all repetitions over its seconds.
-fn limit(row: &SpeedRow) -> Option<f64> {
-    let seconds = row.modelled_link_s.filter(|&seconds| seconds > 0.0)?;
-    Some(row.tokens as f64 * row.samples.len() as f64 / seconds)
+/// `128 tokens`, or `128 tokens behind 16,384`.
+fn lengths(row: &SpeedRow) -> String {
+    let depth = row.depth.map_or_else(String::new, |depth| format!(" behind {}", figure_short(depth as f64)));
+    format!("{} tokens{depth}", row.tokens)
 }
 
 fn rate_axis(label: &str, scale: Scale) -> Axis {
@@ -130,21 +142,31 @@ fn percent_tick(share: f64) -> String {
 }
 
 /// A row for each configuration and length.
-fn speed(records: &[&Record], measure: Measure) -> Chart {
+fn speed(records: &[&Record], measure: Measure, limits: &Limits<'_>) -> Chart {
     let mut names = Vec::new();
     let mut series: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     for (record, identity, body) in speeds(records) {
         for row in rows(body, measure) {
-            names.push(format!("{}, {}: {} tokens", model(identity), bytes(identity.memory.vram_bytes), row.tokens));
+            let budget = bytes(identity.memory.vram_bytes);
+            let suite = identity.suite.as_ref().map_or_else(String::new, |suite| format!(" ({})", suite.name));
+            let resident = resident(row.hcs.as_ref());
+            names.push((format!("{}, {budget}{resident}: {}", model(identity), lengths(row)), suite));
             let mut point = Point::new(row.median, (names.len() - 1) as f64, reference_hash(record));
-            (point.ci95, point.limit) = (row.ci95, limit(row));
+            (point.ci95, point.limit) = (row.ci95, limits.of(identity, body, row));
             series.entry(identity.device.name.clone()).or_default().push(point);
         }
     }
+    // The suite says what else differs, such as the prompt before an answer.
+    let is_ambiguous = |name: &str| names.iter().filter(|(other, _)| other == name).count() > 1;
+    let named_rows = names.iter().map(|(name, suite)| format!("{name}{}", if is_ambiguous(name) { suite } else { "" }));
     Chart {
         x: rate_axis("tok/s", Scale::Log),
-        y: Vertical::Rows(names),
-        limit: series.values().flatten().any(|point| point.limit.is_some()).then(|| "the link alone".to_owned()),
+        y: Vertical::Rows(named_rows.collect()),
+        limit: series
+            .values()
+            .flatten()
+            .any(|point| point.limit.is_some())
+            .then(|| "what the machine allows".to_owned()),
         series: named(series, false),
         reference: None,
     }
@@ -182,12 +204,34 @@ fn length(records: &[&Record]) -> Option<Chart> {
                 assay_ledgers::ArithmeticIdentity::Exact => "",
                 assay_ledgers::ArithmeticIdentity::Tensor => ", tensor cores",
             };
-            let name = format!("{}, {budget}{arithmetic}, {}", model(identity), identity.device.name);
+            let resident = resident(row.hcs.as_ref());
+            let name = format!("{}, {budget}{resident}{arithmetic}, {}", model(identity), identity.device.name);
             series.entry(name).or_default().push(point);
         }
     }
     (!series.is_empty()).then(|| Chart {
         x: Axis { label: "prompt tokens".to_owned(), scale: Scale::Log, print: figure_short, least: None },
+        y: Vertical::Axis(rate_axis("tok/s", Scale::Log)),
+        series: named(series, true),
+        limit: None,
+        reference: None,
+    })
+}
+
+fn depth(records: &[&Record]) -> Option<Chart> {
+    let mut series: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    for (record, identity, body) in speeds(records) {
+        for (row, depth) in rows(body, Measure::Decode).filter_map(|row| Some((row, row.depth?))) {
+            let mut point = Point::new(depth as f64, row.median, reference_hash(record));
+            point.ci95 = row.ci95;
+            let (budget, resident) = (bytes(identity.memory.vram_bytes), resident(row.hcs.as_ref()));
+            let name =
+                format!("{}, {budget}{resident}, {}: {} tokens", model(identity), identity.device.name, row.tokens);
+            series.entry(name).or_default().push(point);
+        }
+    }
+    (!series.is_empty()).then(|| Chart {
+        x: Axis { label: "tokens before".to_owned(), scale: Scale::Log, print: figure_short, least: None },
         y: Vertical::Axis(rate_axis("tok/s", Scale::Log)),
         series: named(series, true),
         limit: None,
@@ -208,7 +252,8 @@ fn memory(records: &[&Record]) -> Option<Chart> {
             continue;
         }
         let row = names.len() as f64;
-        names.push(format!("{}, {} on {}", model(identity), bytes(budget), identity.device.name));
+        let resident = resident(body.hcs.as_ref());
+        names.push(format!("{}, {}{resident} on {}", model(identity), bytes(budget), identity.device.name));
         for (series, phase) in series.iter_mut().zip(PHASES) {
             if let Some(&free) = body.low_water_bytes.get(phase) {
                 let mut point = Point::new(share(free, budget), row, reference_hash(record));
@@ -304,7 +349,7 @@ fn timeline(records: &[Record]) -> Option<Chart> {
     }
     series.retain(|series| !series.points.is_empty());
     (!records.is_empty()).then(|| Chart {
-        x: Axis { label: "UTC".to_owned(), scale: Scale::Linear, print: time_tick, least: None },
+        x: Axis { label: "UTC".to_owned(), scale: Scale::Time, print: time_tick, least: None },
         y: Vertical::Rows(kinds.into_iter().map(str::to_owned).collect()),
         series,
         limit: None,
@@ -343,6 +388,12 @@ fn named(series: BTreeMap<String, Vec<Point>>, joined: bool) -> Vec<Series> {
 
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
+}
+
+/// `, 25 % resident`
+fn resident(hcs: Option<&Hcs>) -> String {
+    let hcs = hcs.filter(|hcs| hcs.total > 0);
+    hcs.map_or_else(String::new, |hcs| format!(", {:.0} % resident", 100.0 * share(hcs.resident, hcs.total)))
 }
 
 /// `tiny-moe int4 search`, or `qwen3-30b-a3b int4 (synthetic)`.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use assay_ledgers::{Identity, Record, Result, Sha256, TimeUtc, invalidations, read};
+use assay_ledgers::{Body, Identity, Record, Result, Sha256, TimeUtc, invalidations, read};
 
 /// Every record of the ledger in `dir`, each checked against its own hash.
 ///
@@ -26,7 +26,12 @@ pub fn latest(records: &[Record]) -> Result<Vec<&Record>> {
         if invalid.contains_key(&record.original_hash()) {
             continue;
         }
-        let configuration = record.identity.as_ref().map_or(Ok(record.original_hash()), configuration)?;
+        let configuration = match (&record.identity, &record.body) {
+            (Some(identity), body) => configuration(identity, body)?,
+            // Of one card the newest counts.
+            (None, Body::Roofline(body)) => Sha256::of_canonical(&(&body.device, &body.driver, &body.cuda))?,
+            (None, _) => record.original_hash(),
+        };
         let entry = newest.entry((record.body.kind(), configuration)).or_insert(index);
         if first_written(record) >= first_written(&records[*entry]) {
             *entry = index;
@@ -37,9 +42,12 @@ pub fn latest(records: &[Record]) -> Result<Vec<&Record>> {
     Ok(chosen.into_iter().map(|index| &records[index]).collect())
 }
 
-/// Hash of the identity without the build.
-fn configuration(identity: &Identity) -> Result<Sha256> {
+/// Hash of the identity without the build, and without the chat template, which older records do not name, where no chat is had.
+fn configuration(identity: &Identity, body: &Body) -> Result<Sha256> {
     let mut identity = identity.clone();
+    if !matches!(body, Body::Task(_)) {
+        identity.template = None;
+    }
     identity.source.commit.clear();
     identity.source.dirty = None;
     identity.source.inputs = None;

@@ -1,5 +1,6 @@
 //! Markdown tables. Every row ends with the short hash of the record it comes from, as it was first written.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use assay_ledgers::{
@@ -8,26 +9,31 @@ use assay_ledgers::{
 };
 
 use crate::figures::{bytes, difference, figure, interval, percent};
+use crate::limits::Limits;
 
 /// The speed rows of `records` (others are passed over): the median with its interval, the best beside it.
 pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
     let mut table = Table::new(&[
         "Configuration",
         "Machine",
+        "Suite",
         "Measure",
         "#Tokens",
         "#Median",
         "#95 % interval",
         "#Best",
         "Unit",
+        "#Of the limit",
         "#Resident",
         "#Hits",
         "Record",
     ]);
+    let records: Vec<&Record> = records.into_iter().collect();
+    let limits = Limits::new(&records);
     for record in records {
         let (Body::Speed(body), Some(identity)) = (&record.body, &record.identity) else { continue };
         for row in &body.rows {
-            table.row(&speed_cells(record, identity, row));
+            table.row(&speed_cells(record, identity, row, limits.of(identity, body, row)));
         }
         table.findings(record);
     }
@@ -37,15 +43,16 @@ pub fn speed_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -
 /// The longest prompt and the longest answer of each speed record: what a reader wants to see first.
 pub fn headline_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
     let mut table =
-        Table::new(&["Configuration", "Machine", "#Prefill, tok/s", "#Decode, tok/s", "#Resident", "Record"]);
+        Table::new(&["Configuration", "Machine", "Suite", "#Prefill, tok/s", "#Decode, tok/s", "#Resident", "Record"]);
     for record in records {
         let (Body::Speed(body), Some(identity)) = (&record.body, &record.identity) else { continue };
-        let longest = |measure| body.rows.iter().filter(|row| row.measure == measure).max_by_key(|row| row.tokens);
+        let of = |measure| body.rows.iter().filter(move |row| row.measure == measure);
+        let longest = |measure| of(measure).max_by_key(|row| (row.tokens, Reverse(row.depth)));
         let cell = |row: Option<&SpeedRow>| match row {
             None => "–".to_owned(),
             Some(row) => {
                 let ci95 = row.ci95.map_or_else(String::new, |ci95| format!(" ({})", interval(Some(ci95), figure)));
-                format!("{}{ci95} at {}", figure(row.median), row.tokens)
+                format!("{}{ci95} at {}", figure(row.median), row.key().lengths())
             }
         };
         let decode = longest(Measure::Decode);
@@ -53,6 +60,7 @@ pub fn headline_table_markdown<'a>(records: impl IntoIterator<Item = &'a Record>
         table.row(&[
             configuration(identity),
             machine(identity),
+            suite(identity),
             cell(longest(Measure::Prefill)),
             cell(decode),
             resident.map_or_else(|| "–".to_owned(), |hcs| format!("{} of {}", hcs.resident, hcs.total)),
@@ -135,18 +143,20 @@ pub fn perplexity_table_markdown<'a>(records: impl IntoIterator<Item = &'a Recor
     table.finish()
 }
 
-fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow) -> [String; 11] {
+fn speed_cells(record: &Record, identity: &Identity, row: &SpeedRow, limit: Option<f64>) -> [String; 13] {
     let dash = || "–".to_owned();
     let hcs = row.hcs.as_ref();
     [
         configuration(identity),
         machine(identity),
+        suite(identity),
         row.measure.as_str().replace('_', " "),
-        row.tokens.to_string(),
+        row.key().lengths(),
         figure(row.median),
         interval(row.ci95, figure),
         figure(row.best),
         row.unit.clone(),
+        limit.map_or_else(dash, |limit| percent(row.median / limit)),
         hcs.map_or_else(dash, |hcs| format!("{} of {}", hcs.resident, hcs.total)),
         hcs.and_then(|hcs| hcs.hit_rate).map_or_else(dash, percent),
         reference(record),
@@ -170,7 +180,7 @@ fn perplexity_cells(record: &Record, identity: &Identity, body: &PerplexityBody)
 }
 
 /// `tiny-moe, experts int4 (amax), KV bf16, 48 MiB`.
-fn configuration(identity: &Identity) -> String {
+pub(crate) fn configuration(identity: &Identity) -> String {
     let precision = &identity.precision;
     let scales = match precision.expert_quantization {
         None => "",
@@ -206,10 +216,15 @@ pub(crate) const fn format_name(format: NumberFormat) -> &'static str {
     }
 }
 
-fn machine(identity: &Identity) -> String {
+pub(crate) fn machine(identity: &Identity) -> String {
     let device = &identity.device;
     let threads = device.threads;
     format!("{}, {threads} thread{}", device.name, if threads == 1 { "" } else { "s" })
+}
+
+/// What decides lengths, prompts and repetitions.
+fn suite(identity: &Identity) -> String {
+    identity.suite.as_ref().map_or_else(|| "–".to_owned(), |suite| suite.name.clone())
 }
 
 /// A record as it was first written.
@@ -217,19 +232,19 @@ pub(crate) fn reference_hash(record: &Record) -> String {
     record.original_hash().short()
 }
 
-fn reference(record: &Record) -> String {
+pub(crate) fn reference(record: &Record) -> String {
     format!("`{}`", reference_hash(record))
 }
 
 /// A Markdown table; a header that starts with `#` is a column of numbers.
-struct Table {
+pub(crate) struct Table {
     text: String,
     findings: Vec<String>,
     is_empty: bool,
 }
 
 impl Table {
-    fn new(headers: &[&str]) -> Self {
+    pub(crate) fn new(headers: &[&str]) -> Self {
         let names: Vec<&str> = headers.iter().map(|header| header.trim_start_matches('#')).collect();
         let rules: Vec<&str> =
             headers.iter().map(|header| if header.starts_with('#') { "---:" } else { "---" }).collect();
@@ -237,14 +252,14 @@ impl Table {
         Self { text, findings: Vec::new(), is_empty: true }
     }
 
-    fn row(&mut self, cells: &[String]) {
+    pub(crate) fn row(&mut self, cells: &[String]) {
         let cells: Vec<String> = cells.iter().map(|cell| escape(cell)).collect();
         let _ = writeln!(self.text, "| {} |", cells.join(" | "));
         self.is_empty = false;
     }
 
     /// What was not judged PASS stands below the table, so that no figure is shown without it.
-    fn findings(&mut self, record: &Record) {
+    pub(crate) fn findings(&mut self, record: &Record) {
         for row in record.verdicts.iter().filter(|row| row.verdict != Verdict::Pass) {
             self.findings.push(format!(
                 "- {} {}: {} ({})",
@@ -256,7 +271,7 @@ impl Table {
         }
     }
 
-    fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         if self.is_empty {
             return "No record yet.\n".to_owned();
         }

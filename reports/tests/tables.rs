@@ -69,3 +69,63 @@ fn the_latest_of_a_configuration_replaces_earlier_builds() {
     publish(local.path(), &Selection::All, tracked.path()).unwrap();
     assert_eq!(hashes(&load(tracked.path()).unwrap()), [newer, budget, check]);
 }
+
+#[test]
+fn comparisons_and_verdicts_have_tables() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(dir.path()).unwrap();
+    let failed = VerdictRow { row: "decode of 50".to_owned(), verdict: Verdict::Fail, reason: "slower".to_owned() };
+    let log = ledger.store_log("run.jsonl", &b"{}\n"[..]).unwrap();
+    ledger.append(other_draft(0, identity(), 0.97, "text").log(log).verdicts(vec![failed.clone()])).unwrap();
+    ledger.append(check(0.0)).unwrap();
+    let external = other_draft(5, identity(), 1.0, "memcheck").verdicts(vec![failed]);
+    ledger.append(external).unwrap();
+    let records = load(dir.path()).unwrap();
+    insta::assert_snapshot!(redacted(&comparison_table_markdown(&records), &records[..1]));
+    insta::assert_snapshot!(redacted(&verdict_table_markdown(&records), &records[1..]));
+}
+
+#[test]
+fn an_older_speed_record_has_the_limit_of_its_card_s_roofline() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(dir.path()).unwrap();
+    let mut identity = identity();
+    (identity.device.driver, identity.device.cuda) = (Some("1".to_owned()), Some("13.0".to_owned()));
+    let mut body = speed_body(&[90.0, 100.0, 110.0]);
+    for row in &mut body.rows {
+        row.modelled_link_s = None;
+    }
+    let draft = |body: &SpeedBody| {
+        Draft::speed(Run::timing_off(), identity.clone(), body.clone()).class(EvidenceClass::ControlledDevelopment)
+    };
+    ledger.append(draft(&body)).unwrap();
+    let without = speed_table_markdown(&load(dir.path()).unwrap());
+    // 3 x 50 tokens, 123,456,789 bytes at 1e9 bytes a second: 1,215 tokens a second.
+    let roofline = |bytes_per_s| RooflineBody {
+        device: identity.device.name.clone(),
+        driver: "1".to_owned(),
+        cuda: "13.0".to_owned(),
+        memory_read_bytes_per_s: 1e12,
+        link: vec![LinkRate {
+            copy_bytes: 1 << 20,
+            copy_engine_bytes_per_s: bytes_per_s,
+            multiprocessors_bytes_per_s: 1.0,
+        }],
+        bf16_product_flop_per_s: None,
+        launch_s: 1e-6,
+        graph_node_s: 1e-6,
+        round_trip_s: 1e-6,
+    };
+    ledger.append(Draft::without_identity(EvidenceClass::MeasuredPlanning, roofline(1e9))).unwrap();
+    let with = speed_table_markdown(&load(dir.path()).unwrap());
+    assert!(
+        !without.contains("8.2 %") && with.contains("| decode | 50 | 100.0 |") && with.contains("| 8.2 % |"),
+        "{with}"
+    );
+    // The newest counts, and that of the same run before all.
+    ledger.append(Draft::without_identity(EvidenceClass::MeasuredPlanning, roofline(2e9))).unwrap();
+    assert!(speed_table_markdown(&load(dir.path()).unwrap()).contains("| 4.1 % |"));
+    body.roofline = Some(roofline(4e9));
+    ledger.append(draft(&body)).unwrap();
+    assert!(speed_table_markdown(&load(dir.path()).unwrap()).contains("| 2.1 % |"));
+}

@@ -5,7 +5,8 @@
 #   suites/campaigns/gpu.sh                      everything, about a quarter of an hour
 #   suites/campaigns/gpu.sh kernels engine       these two
 #
-# On a machine without cargo name the binaries: ASSAY, KERNELS_CUDA and ENGINE_CUDA (the crates' tests `cuda`).
+# On a machine without cargo name the binaries: ASSAY, KERNELS_CUDA and ENGINE_CUDA (the crates' tests `cuda`). The full-size witness
+# takes a Python that has what witness/capture/requirements.txt names: WITNESS_PYTHON. Without one it is not run.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ASSAY=${ASSAY:-target/release/assay}
@@ -62,6 +63,19 @@ perplexity() {
         done
     done
 }
+# What each format of the experts costs, and that integer KV and INT8 run at all.
+precisions() {
+    local experts kv
+    for experts in bf16 int8 int4; do
+        part "perplexity-experts-$experts" "$ASSAY" perplexity tiny-moe --experts "$experts" --no-heatmap $([ "$experts" = int4 ] && echo --expert-quantization search) \
+            --device cuda --prefill tensor --vram 2GiB
+    done
+    for kv in int8 int6 int4; do
+        part "perplexity-kv-$kv" "$ASSAY" perplexity tiny-moe --kv "$kv" --no-heatmap --device cuda --prefill tensor --vram 2GiB
+    done
+}
+# Out of memory at every allocation, refused budgets, low-water marks: the host device can fail any of them, the card's budget is real.
+memory() { keep memory "$ENGINE_CUDA" memory::; }
 synth() {
     [ -e "models/$MODEL/routing.json" ] && return
     part synth "$ASSAY" synth "$MODEL" --out "models/$MODEL"
@@ -72,6 +86,18 @@ fresh() {
     synth
     keep five-fresh-processes bash -c 'for run in 1 2 3 4 5; do '"$ASSAY"' synth answers models/'$MODEL' --device cuda --output json \
         | sha256sum; done | sort | uniq -c | tee /dev/stderr | awk "{ n++; c = \$1 } END { exit !(n == 1 && c == 5) }"'
+}
+# llama.cpp on the same weights: the first token after 8 prompts and the ten likeliest.
+llama() {
+    local python=${WITNESS_PYTHON:-witness/capture/venv/bin/python} gguf=cache/$MODEL.gguf
+    if ! "$python" -c 'import xllamacpp' 2>/dev/null; then
+        echo "llama                              not run: no Python with xllamacpp; WITNESS_PYTHON names one"
+        return
+    fi
+    synth
+    [ -e "$gguf" ] || part llama-export "$ASSAY" export gguf "models/$MODEL" "$gguf" --dtype q4-0
+    part llama-answers "$ASSAY" synth answers "models/$MODEL" --device cuda --output json
+    keep llama-first-tokens "$python" witness/capture/synthetic.py "$gguf" "$logs/llama-answers.txt" --threads "$(nproc)"
 }
 budgets() {
     local vram
@@ -91,10 +117,10 @@ shares() {
     done
 }
 
-[ $# -gt 0 ] || set -- doctor roofline kernels engine sanitizers witness perplexity fresh budgets shares
+[ $# -gt 0 ] || set -- doctor roofline kernels engine memory sanitizers witness perplexity precisions fresh llama budgets shares
 for name in "$@"; do
     case $name in
-        doctor|roofline|kernels|engine|sanitizers|witness|perplexity|synth|fresh|budgets|shares) $name ;;
+        doctor|roofline|kernels|engine|memory|sanitizers|witness|perplexity|precisions|synth|fresh|llama|budgets|shares) $name ;;
         *) echo "$0: no part is called $name" >&2; exit 2 ;;
     esac
 done

@@ -65,6 +65,10 @@ pub struct Rules {
     pub top_k_overlap: OverlapRule,
     /// How far log-probabilities are from the witness's.
     pub logprobs: LogprobRule,
+    /// The share of the places of all prompts that may be strays: outside the overlap's `min_each` or the log-probabilities'
+    /// `max_difference`. Where it is absent no place may, and both bounds are judged prompt by prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_stray_share: Option<f64>,
 }
 
 /// At least this share of places agree, apart from those where the witness itself was nearly undecided.
@@ -156,6 +160,9 @@ impl Gate {
                 "rules.top_k_overlap.min_mean is {}, expected a finite number of 0 or more",
                 rules.top_k_overlap.min_mean
             ));
+        }
+        if let Some(share) = rules.max_stray_share.filter(|share| !(0.0..=1.0).contains(share)) {
+            return Some(format!("rules.max_stray_share is {share}, expected 0 to 1"));
         }
         let logprobs = rules.logprobs;
         (!logprobs.max_difference.is_none_or(not_negative) || !not_negative(logprobs.mean_difference))

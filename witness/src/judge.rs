@@ -25,6 +25,8 @@ pub enum Rule {
     TopKOverlap,
     /// Log-probabilities.
     Logprobs,
+    /// Single places far from the witness's.
+    Strays,
     /// The longest exact run, which is reported and never judged.
     ExactRun,
 }
@@ -40,6 +42,7 @@ impl Rule {
             Self::TopKContainment => "top-k containment",
             Self::TopKOverlap => "top-k overlap",
             Self::Logprobs => "log-probabilities",
+            Self::Strays => "stray places",
             Self::ExactRun => "exact run",
         }
     }
@@ -106,6 +109,7 @@ pub fn judge(artifact: &Artifact, observed: &Observed, gate: &Gate) -> (Vec<Prom
         });
     }
     judgements.extend(agreements(&answered, &gate.rules));
+    judgements.extend(strays(&answered, &gate.rules));
     let figures: Vec<PromptFigures> =
         answered.iter().map(|(prompt, answer)| PromptFigures::new(prompt, answer)).collect();
     for ((prompt, _), figures) in answered.iter().zip(&figures) {
@@ -165,17 +169,36 @@ fn agreements(answered: &[Answered<'_>], rules: &Rules) -> Vec<Judgement> {
     judgements
 }
 
+/// How many places are strays, where some may be.
+fn strays(answered: &[Answered<'_>], rules: &Rules) -> Option<Judgement> {
+    let most = rules.max_stray_share?;
+    let strays = |(witness, observed): Pair<'_>| {
+        let apart = witness.logprob_differences(observed).fold(0.0, f64::max);
+        witness.overlap(observed) < rules.top_k_overlap.min_each
+            || rules.logprobs.max_difference.is_some_and(|limit| apart > limit)
+    };
+    let pairs =
+        answered.iter().flat_map(|(prompt, answer)| prefill_pairs(prompt, answer).chain(step_pairs(prompt, answer)));
+    let (places, found) = pairs.fold((0, 0), |(places, found), pair| (places + 1, found + usize::from(strays(pair))));
+    let reason = format!("{found} of {places} places are strays; expected at most {} %", most * 100.0);
+    let outcome = outcome(found as f64 <= most * f64::from(places));
+    (places > 0).then_some(Judgement { prompt: None, rule: Rule::Strays, outcome, reason })
+}
+
 /// The rules about how far an answer is, and what is only reported.
 fn distances(prompt: &Prompt, figures: &PromptFigures, rules: &Rules) -> [Judgement; 3] {
     let (limit, min, mean) = (rules.top_k_overlap, figures.overlap_min, figures.overlap_mean);
-    let overlap = outcome(min >= limit.min_each && mean >= limit.min_mean);
-    let overlap_reason =
-        format!("{min} at least, {mean:.2} on average; expected {} and {}", limit.min_each, limit.min_mean);
+    // Where strays are counted over all prompts, a prompt is judged by its means alone.
+    let each = rules.max_stray_share.is_none();
+    let overlap = outcome((!each || min >= limit.min_each) && mean >= limit.min_mean);
+    let at_least = if each { limit.min_each.to_string() } else { "any".to_owned() };
+    let overlap_reason = format!("{min} at least, {mean:.2} on average; expected {at_least} and {}", limit.min_mean);
 
     let (limit, max, mean) = (rules.logprobs, figures.logprob_difference_max, figures.logprob_difference_mean);
-    let close = limit.max_difference.is_none_or(|limit| max <= limit);
+    let largest = limit.max_difference.filter(|_| each);
+    let close = largest.is_none_or(|limit| max <= limit);
     let logprobs = outcome(close && mean <= limit.mean_difference);
-    let at_most = limit.max_difference.map_or("any".to_owned(), |limit| limit.to_string());
+    let at_most = largest.map_or("any".to_owned(), |limit| limit.to_string());
     let logprobs_reason =
         format!("{max:.1e} at most, {mean:.1e} on average; expected {at_most} and {}", limit.mean_difference);
 

@@ -104,6 +104,9 @@ fn gates_are_no_looser_than_promised() {
         assert!(rule.min_share >= 0.75 && rule.excused_below_margin == 0.0);
     }
     assert!(rules.top_k_overlap.min_mean >= 6.0);
+    let tensor = gate("same-tensor").rules;
+    assert!(tensor.logprobs.max_difference <= Some(0.5) && tensor.logprobs.mean_difference <= 0.05);
+    assert!(tensor.max_stray_share <= Some(0.01) && same.rules.max_stray_share.is_none());
 }
 
 #[test]
@@ -190,6 +193,31 @@ fn a_share_over_the_artifact_is_one_row() {
     }
     let (_, judgements) = judge(&artifact, &observed, &gate("int4"));
     assert_eq!(failing(&judgements), [(None, Rule::PrefillArgmax, Outcome::Fail)]);
+}
+
+/// One place in a hundred may be far from the witness's, in whichever way and prompt; a prompt's means are judged all the same.
+#[test]
+fn strays_are_counted_over_all_prompts() {
+    let (artifact, binding) = tiny_moe();
+    let (gate, places) = (gate("same-tensor"), 754);
+    let run = |strays: usize| {
+        let mut observed = echo(&artifact, &binding);
+        let tops = observed.prompts.iter_mut().flat_map(|prompt| prompt.prefill.iter_mut().step_by(4));
+        for (at, place) in tops.take(strays).enumerate() {
+            if at % 2 == 0 {
+                place.top.logprobs[9] -= 0.6;
+            } else {
+                place.top.ids[7..].copy_from_slice(&[4095, 4094, 4093]);
+            }
+        }
+        let (_, judgements) = judge(&artifact, &observed, &gate);
+        let row = judgements.iter().find(|row| row.rule == Rule::Strays).unwrap();
+        assert!(row.reason.starts_with(&format!("{strays} of {places} places")), "{}", row.reason);
+        failing(&judgements).iter().map(|&(prompt, rule, _)| (prompt.is_none(), rule)).collect::<Vec<_>>()
+    };
+    assert_eq!(run(0), []);
+    assert_eq!(run(places / 100), []);
+    assert_eq!(run(places / 100 + 1), [(true, Rule::Strays)]);
 }
 
 #[test]

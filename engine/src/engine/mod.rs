@@ -24,6 +24,7 @@ mod state;
 mod traced;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use calibrate::{Calibration, ColdPath, Requirement};
 pub(crate) use captured::BATCHES_UNDER_WAY;
@@ -41,7 +42,7 @@ use crate::memory::plan::{LOGITS_ROWS, layer_kv_bytes};
 use crate::memory::{MemoryPlan, Workspace};
 use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::options::EngineOptions;
-use crate::residency::{Heatmap, LayerHits, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
+use crate::residency::{Heatmap, LayerUse, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
 use crate::trace::{self, Component, Place, Tracer};
 use crate::weights::Weights;
 use assay_kernels::KvLayout;
@@ -69,6 +70,7 @@ pub struct Engine<D: Device> {
     /// Tokens in a prefill chunk.
     chunk: usize,
     calibration: Option<Calibration>,
+    calibration_time: Duration,
     /// How decode brings cold experts in.
     cold_path: ColdPath,
     captured: Option<Captured>,
@@ -174,6 +176,7 @@ impl<D: Device> Engine<D> {
             residency,
             buffers,
             calibration: None,
+            calibration_time: Duration::ZERO,
             cold_path: ColdPath::CopyEngine,
             captured: exchange.map(Captured::new),
             low_water: LowWater::default(),
@@ -186,7 +189,9 @@ impl<D: Device> Engine<D> {
             tracer: None,
         };
         engine.note(Phase::Startup);
+        let start = Instant::now();
         engine.calibrate()?;
+        engine.calibration_time = start.elapsed();
         Ok(engine)
     }
 
@@ -205,6 +210,10 @@ impl<D: Device> Engine<D> {
     /// What calibration measured.
     pub fn calibration(&self) -> Option<&Calibration> {
         self.calibration.as_ref()
+    }
+    /// How long calibration took: its runs, filling the tiers, and timing the cold paths.
+    pub fn calibration_time(&self) -> Duration {
+        self.calibration_time
     }
     /// How decode brings cold experts in: measured at startup, or as the options say.
     pub fn cold_path(&self) -> ColdPath {
@@ -237,10 +246,9 @@ impl<D: Device> Engine<D> {
     pub fn take_counters(&mut self) -> ResidencyCounters {
         self.residency.take_counters()
     }
-    /// Hits and misses of decode in each MoE layer since the last call, and how many of its experts are on the device now.
-    pub fn take_layer_hits(&mut self) -> Vec<(LayerHits, usize)> {
-        let hits = self.residency.take_layer_hits();
-        hits.into_iter().enumerate().map(|(layer, hits)| (hits, self.residency.layer_residents(layer))).collect()
+    /// Each MoE layer's routes of decode since the last call, and its residents.
+    pub fn take_layer_use(&mut self) -> Vec<LayerUse> {
+        self.residency.take_layer_use()
     }
     /// How many experts are on the device.
     pub fn residents(&self) -> Residents {

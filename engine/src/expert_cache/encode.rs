@@ -7,8 +7,9 @@ use half::bf16;
 use rayon::prelude::*;
 
 use assay_kernels::layout::{
-    GROUP_COLS, INT4_GROUP_BYTES, INT4_GROUP_SCALE_BYTES, LayoutError, MatrixFormat, TILE_ROWS, col_groups,
-    int4_planes_mut, matrix_bytes, pack_bf16_tile, pack_int4_tile,
+    GROUP_COLS, GROUP_SCALE_BYTES, INT4_GROUP_BYTES, INT4_MAX, INT8_GROUP_BYTES, INT8_MAX, LayoutError, MatrixFormat,
+    TILE_ROWS, col_groups, int4_planes_mut, int8_planes_mut, matrix_bytes, pack_bf16_tile, pack_int4_tile,
+    pack_int8_tile,
 };
 
 use super::quantize::{QuantizeMethod, quantize_group};
@@ -20,26 +21,31 @@ pub enum Encoding {
     Bf16,
     /// INT4 in groups of 128.
     Int4(QuantizeMethod),
+    /// INT8 in groups of 128, scaled by the largest magnitude.
+    Int8,
 }
 
 impl Encoding {
     /// Every encoding there is.
-    pub const ALL: [Self; 3] = [Self::Bf16, Self::Int4(QuantizeMethod::Amax), Self::Int4(QuantizeMethod::Search)];
+    pub const ALL: [Self; 4] =
+        [Self::Bf16, Self::Int4(QuantizeMethod::Amax), Self::Int4(QuantizeMethod::Search), Self::Int8];
 
     /// How the packed bytes are laid out.
     pub fn format(self) -> MatrixFormat {
         match self {
             Self::Bf16 => MatrixFormat::Bf16,
             Self::Int4(_) => MatrixFormat::Int4,
+            Self::Int8 => MatrixFormat::Int8,
         }
     }
 
-    /// The name used in file names and on the command line: `bf16`, `int4-amax`, `int4-search`.
+    /// The name used in file names and on the command line: `bf16`, `int4-amax`, `int4-search`, `int8`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bf16 => "bf16",
             Self::Int4(QuantizeMethod::Amax) => "int4-amax",
             Self::Int4(QuantizeMethod::Search) => "int4-search",
+            Self::Int8 => "int8",
         }
     }
 }
@@ -66,7 +72,7 @@ impl FromStr for Encoding {
 #[non_exhaustive]
 pub enum EncodeError {
     /// Not an encoding's name.
-    #[error("unknown encoding {found:?}, expected bf16, int4-amax or int4-search")]
+    #[error("unknown encoding {found:?}, expected bf16, int4-amax, int4-search or int8")]
     Name {
         /// What was given.
         found: String,
@@ -167,17 +173,18 @@ pub fn encode_rows<E: From<EncodeError> + Send>(
                 Ok(bf16_error(values))
             })
             .collect(),
-        Encoding::Int4(method) => {
+        Encoding::Int4(_) | Encoding::Int8 => {
+            let integers = Integers::of(encoding);
             let groups = col_groups(cols);
-            let (nibbles, scales) = int4_planes_mut(out, rows, cols).map_err(layout_error)?;
-            nibbles
-                .par_chunks_exact_mut(groups * INT4_GROUP_BYTES)
-                .zip(scales.par_chunks_exact_mut(groups * INT4_GROUP_SCALE_BYTES))
+            let (bytes, scales) = (integers.planes_mut)(out, rows, cols).map_err(layout_error)?;
+            bytes
+                .par_chunks_exact_mut(groups * integers.group_bytes)
+                .zip(scales.par_chunks_exact_mut(groups * GROUP_SCALE_BYTES))
                 .enumerate()
-                .map_init(Int4Tile::default, |work, (index, (nibbles, scales))| {
+                .map_init(IntegerTile::default, |work, (index, (bytes, scales))| {
                     tile(index, &mut work.values)?;
-                    let error = work.quantize(method, cols);
-                    pack_int4_tile(&work.q, &work.scales, cols, nibbles, scales).map_err(layout_error)?;
+                    let error = work.quantize(integers.method, integers.most, cols);
+                    (integers.pack_tile)(&work.q, &work.scales, cols, bytes, scales).map_err(layout_error)?;
                     Ok(error)
                 })
                 .collect()
@@ -187,23 +194,61 @@ pub fn encode_rows<E: From<EncodeError> + Send>(
     Ok(errors?.into_iter().fold(SquaredError::default(), SquaredError::and))
 }
 
+/// Splits a packed matrix into integers and scales.
+type PlanesMut = fn(&mut [u8], usize, usize) -> Result<(&mut [u8], &mut [u8]), LayoutError>;
+
+/// Packs a row tile's integers and scales.
+type PackTile = fn(&[i8], &[bf16], usize, &mut [u8], &mut [u8]) -> Result<(), LayoutError>;
+
+/// What differs between the formats of integers.
+#[derive(Clone, Copy)]
+struct Integers {
+    method: QuantizeMethod,
+    most: i8,
+    group_bytes: usize,
+    planes_mut: PlanesMut,
+    pack_tile: PackTile,
+}
+
+impl Integers {
+    fn of(encoding: Encoding) -> Self {
+        let int4 = |method| Self {
+            method,
+            most: INT4_MAX,
+            group_bytes: INT4_GROUP_BYTES,
+            planes_mut: int4_planes_mut,
+            pack_tile: pack_int4_tile,
+        };
+        match encoding {
+            Encoding::Int4(method) => int4(method),
+            Encoding::Bf16 | Encoding::Int8 => Self {
+                method: QuantizeMethod::Amax,
+                most: INT8_MAX,
+                group_bytes: INT8_GROUP_BYTES,
+                planes_mut: int8_planes_mut,
+                pack_tile: pack_int8_tile,
+            },
+        }
+    }
+}
+
 /// One thread's buffers, kept between tiles.
 #[derive(Default)]
-struct Int4Tile {
+struct IntegerTile {
     values: Vec<f32>,
     q: Vec<i8>,
     scales: Vec<bf16>,
 }
 
-impl Int4Tile {
+impl IntegerTile {
     /// Fills `q` and `scales` from `values`.
-    fn quantize(&mut self, method: QuantizeMethod, cols: usize) -> SquaredError {
+    fn quantize(&mut self, method: QuantizeMethod, most: i8, cols: usize) -> SquaredError {
         self.q.resize(self.values.len(), 0);
         self.scales.clear();
         let mut total = SquaredError { weights: self.values.len() as u64, ..SquaredError::default() };
         for (values, q) in self.values.chunks_exact(cols).zip(self.q.chunks_exact_mut(cols)) {
             for (values, q) in values.chunks(GROUP_COLS).zip(q.chunks_mut(GROUP_COLS)) {
-                let fit = quantize_group(method, values, q);
+                let fit = quantize_group(method, most, values, q);
                 self.scales.push(fit.scale);
                 total.sum += fit.squared_error;
                 let scale = fit.scale.to_f32();

@@ -112,7 +112,7 @@ pub enum CacheError {
 }
 
 /// What to do about a cache that does not fit.
-const REBUILD: &str = "build it again with replacement, or give another path";
+const REBUILD: &str = "pack it again with `assay cache build CONFIG --replace`";
 
 impl CacheError {
     /// A [`CacheError::Io`] for `map_err`.

@@ -56,6 +56,11 @@ pub enum EncodingRecord {
         /// How scales were chosen.
         method: MethodRecord,
     },
+    /// Symmetric INT8, scaled by the largest weight.
+    Int8 {
+        /// Columns that share a scale.
+        group_cols: usize,
+    },
 }
 
 /// A [`QuantizeMethod`] with its parameters.
@@ -75,6 +80,7 @@ impl From<Encoding> for EncodingRecord {
     fn from(encoding: Encoding) -> Self {
         let method = match encoding {
             Encoding::Bf16 => return Self::Bf16 {},
+            Encoding::Int8 => return Self::Int8 { group_cols: GROUP_COLS },
             Encoding::Int4(QuantizeMethod::Amax) => MethodRecord::Amax {},
             Encoding::Int4(QuantizeMethod::Search) => MethodRecord::Search { percents: SEARCH_PERCENTS.to_vec() },
         };
@@ -88,6 +94,7 @@ impl EncodingRecord {
         match self {
             Self::Bf16 {} => MatrixFormat::Bf16,
             Self::Int4 { .. } => MatrixFormat::Int4,
+            Self::Int8 { .. } => MatrixFormat::Int8,
         }
     }
 }
@@ -96,6 +103,7 @@ impl std::fmt::Display for EncodingRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Bf16 {} => f.write_str("bf16"),
+            Self::Int8 { group_cols } => write!(f, "int8 g{group_cols}"),
             Self::Int4 { group_cols, method: MethodRecord::Amax {} } => write!(f, "int4 g{group_cols} amax"),
             Self::Int4 { group_cols, method: MethodRecord::Search { percents } } => {
                 write!(f, "int4 g{group_cols} search over {percents:?} %")

@@ -200,14 +200,34 @@ fn geometry(layer: usize, moe: &MoeSpec, hidden: usize, encoding: Encoding) -> R
     Ok(LayerGeometry { layer, num_experts, expert })
 }
 
-/// `ROOT/cache/MODEL-ENCODING-DIGEST.experts`: the first 16 hexadecimal digits of [`CacheIdentity::source_digest`] keep
-/// checkpoints of one name apart. Characters of `model_name` that a file name had better not have become `-`.
+/// `ROOT/cache/MODEL-ENCODING-DIGEST-lLAYOUT.experts`: the first 16 hexadecimal digits of [`CacheIdentity::source_digest`] keep
+/// checkpoints of one name apart, the layout's version those of builds whose bytes differ. Characters of `model_name` that a
+/// file name had better not have become `-`.
 pub fn default_path(root: &Path, model_name: &str, identity: &CacheIdentity) -> PathBuf {
+    root.join("cache").join(format!("{}-l{LAYOUT_VERSION}.experts", stem(model_name, identity)))
+}
+
+/// Files in `ROOT/cache` that are caches of the same weights in a layout of another version: no use to this build.
+pub fn stale_paths(root: &Path, model_name: &str, identity: &CacheIdentity) -> Vec<PathBuf> {
+    let (stem, current) = (stem(model_name, identity), default_path(root, model_name, identity));
+    let is_stale = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let rest = name.and_then(|name| name.strip_prefix(&stem)?.strip_suffix(".experts"));
+        // Builds before versions had names of their own left it out.
+        *path != current && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("-l"))
+    };
+    let Ok(files) = std::fs::read_dir(root.join("cache")) else { return Vec::new() };
+    let mut stale: Vec<PathBuf> = files.flatten().map(|file| file.path()).filter(is_stale).collect();
+    stale.sort();
+    stale
+}
+
+fn stem(model_name: &str, identity: &CacheIdentity) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
     let name: String = model_name.chars().map(plain).collect();
     let name = name.trim_start_matches(['.', '-']);
     let name = if name.is_empty() { "model" } else { name };
     let digest = identity.source_digest();
     let digest = digest.get(..DIGEST_DIGITS).unwrap_or(&digest);
-    root.join("cache").join(format!("{name}-{}-{digest}.experts", identity.encoding))
+    format!("{name}-{}-{digest}", identity.encoding)
 }

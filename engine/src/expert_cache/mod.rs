@@ -43,7 +43,7 @@ pub use build::{BuildOptions, BuildReport, LayerReport, build, build_from};
 pub use encode::{EncodeError, Encoding, SquaredError, encode_matrix, encode_rows};
 pub use error::CacheError;
 pub use header::{EncodingRecord, Header, LayerRecord, MethodRecord, SourceRecord};
-pub use identity::{CacheIdentity, LayerGeometry, default_path};
+pub use identity::{CacheIdentity, LayerGeometry, default_path, stale_paths};
 pub use quantize::QuantizeMethod;
 pub use read::{CacheInfo, ExpertCache, info};
 pub(crate) use source::write_bias;

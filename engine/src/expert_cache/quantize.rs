@@ -1,17 +1,16 @@
-//! Symmetric INT4: `w ≈ q * scale`, q in −7..=7, one BF16 scale for each group of 128 neighbouring inputs of an output.
+//! Symmetric integers: `w ≈ q * scale`, q within ± `most`, one BF16 scale for each group of 128 neighbouring inputs of an output. `most`
+//! is 7 in INT4 and 127 in INT8, which has the first method alone: its steps are too fine for a search to find better ones.
 //!
 //! Both methods take candidates for the scale and round to the nearest q:
 //!
-//! - **amax**: `scale = bf16(max|w| / 7)`, so the largest weight is 7 steps from zero and nothing is clipped;
-//! - **search**: `scale = bf16(max|w| / 7 * f)` for each f in [`SEARCH_PERCENTS`], keeping the one with the smallest sum of
+//! - **amax**: `scale = bf16(max|w| / most)`, so the largest weight is `most` steps from zero and nothing is clipped;
+//! - **search**: `scale = bf16(max|w| / most * f)` for each f in [`SEARCH_PERCENTS`], keeping the one with the smallest sum of
 //!   squared errors of the weights. A smaller scale clips the largest weights and represents the others more finely.
 //!
-//! Rounding is to nearest, ties to even, everywhere. `max|w| / 7` and the factor are f32 arithmetic. The result depends on
+//! Rounding is to nearest, ties to even, everywhere. `max|w| / most` and the factor are f32 arithmetic. The result depends on
 //! nothing but the weights: not on threads, and not on the instruction set.
 
 use half::bf16;
-
-use assay_kernels::layout::INT4_MAX;
 
 /// The factors that `search` tries, in percent and in this order: of equally good ones the first is kept, so `amax` itself
 /// wins a tie. They are part of a cache's identity.
@@ -51,15 +50,17 @@ pub struct GroupFit {
 /// Partial sums of squared errors, so that the compiler may keep them in vector registers: element i goes to sum i mod 8.
 const LANES: usize = 8;
 
-/// Quantises one group: finite `values` (at most 128 of them, but nothing here depends on that) into `q` of the same length.
-pub fn quantize_group(method: QuantizeMethod, values: &[f32], q: &mut [i8]) -> GroupFit {
+/// Quantises one group: finite `values` (at most 128 of them, but nothing here depends on that) into `q` of the same length, within
+/// ± `most`.
+pub fn quantize_group(method: QuantizeMethod, most: i8, values: &[f32], q: &mut [i8]) -> GroupFit {
     debug_assert_eq!(values.len(), q.len());
     let amax = values.iter().fold(0.0_f32, |amax, value| amax.max(value.abs()));
-    let base = amax / f32::from(INT4_MAX);
-    let mut best = candidate(values, bf16::from_f32(base));
+    let most = f32::from(most);
+    let base = amax / most;
+    let mut best = candidate(most, values, bf16::from_f32(base));
     if method == QuantizeMethod::Search {
         for percent in &SEARCH_PERCENTS[1..] {
-            let fit = candidate(values, bf16::from_f32(base * (f32::from(*percent) / 100.0)));
+            let fit = candidate(most, values, bf16::from_f32(base * (f32::from(*percent) / 100.0)));
             if fit.squared_error < best.squared_error {
                 best = fit;
             }
@@ -67,13 +68,13 @@ pub fn quantize_group(method: QuantizeMethod, values: &[f32], q: &mut [i8]) -> G
     }
     let scale = best.scale.to_f32();
     for (q, value) in q.iter_mut().zip(values) {
-        *q = if scale == 0.0 { 0 } else { nearest(*value, scale) as i8 };
+        *q = if scale == 0.0 { 0 } else { nearest(most, *value, scale) as i8 };
     }
     best
 }
 
 /// The sum of squared errors with this scale.
-fn candidate(values: &[f32], scale: bf16) -> GroupFit {
+fn candidate(most: f32, values: &[f32], scale: bf16) -> GroupFit {
     let step = scale.to_f32();
     let mut sums = [0.0_f64; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
@@ -84,24 +85,23 @@ fn candidate(values: &[f32], scale: bf16) -> GroupFit {
     }
     for chunk in chunks {
         for (sum, value) in sums.iter_mut().zip(chunk) {
-            let error = f64::from(*value) - f64::from(nearest(*value, step) * step);
+            let error = f64::from(*value) - f64::from(nearest(most, *value, step) * step);
             *sum += error * error;
         }
     }
     for (sum, value) in sums.iter_mut().zip(rest) {
-        let error = f64::from(*value) - f64::from(nearest(*value, step) * step);
+        let error = f64::from(*value) - f64::from(nearest(most, *value, step) * step);
         *sum += error * error;
     }
     let [a, b, c, d, e, f, g, h] = sums;
     GroupFit { scale, squared_error: ((a + b) + (c + d)) + ((e + f) + (g + h)) }
 }
 
-/// `value / scale` rounded to the nearest whole number in −7..=7, ties to even.
-fn nearest(value: f32, scale: f32) -> f32 {
+/// `value / scale` rounded to the nearest whole number within ± `most`, ties to even.
+fn nearest(most: f32, value: f32, scale: f32) -> f32 {
     /// At 1.5 * 2^23 the spacing of f32 is 1, so adding it rounds, in the default mode, and every instruction set can do it.
     const ROUND: f32 = 12_582_912.0;
-    let limit = f32::from(INT4_MAX);
-    let steps = (value / scale).clamp(-limit, limit);
+    let steps = (value / scale).clamp(-most, most);
     (steps + ROUND) - ROUND
 }
 
@@ -111,11 +111,13 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use assay_kernels::layout::{INT4_MAX, INT8_MAX};
+
     use super::*;
 
     fn quantize(method: QuantizeMethod, values: &[f32]) -> (Vec<i8>, GroupFit) {
         let mut q = vec![99; values.len()];
-        let fit = quantize_group(method, values, &mut q);
+        let fit = quantize_group(method, INT4_MAX, values, &mut q);
         (q, fit)
     }
 
@@ -161,7 +163,7 @@ mod tests {
         for i in -8000..=8000 {
             let value = i as f32 / 1000.0;
             let expected = value.clamp(-7.0, 7.0).round_ties_even();
-            assert_eq!(nearest(value, 1.0), expected, "{value}");
+            assert_eq!(nearest(7.0, value, 1.0), expected, "{value}");
         }
     }
 
@@ -196,6 +198,20 @@ mod tests {
         }
 
         #[test]
+        fn eight_bits_are_within_half_a_step_and_finer_than_four(values in weights()) {
+            let mut q = vec![99; values.len()];
+            let fit = quantize_group(QuantizeMethod::Amax, INT8_MAX, &values, &mut q);
+            let step = f64::from(fit.scale.to_f32());
+            for (q, value) in q.iter().zip(&values) {
+                prop_assert!(*q >= -INT8_MAX);
+                let error = (f64::from(*value) - f64::from(*q) * step).abs();
+                prop_assert!(error <= step / 2.0 * (1.0 + 1e-6), "{} {} {}", value, q, step);
+            }
+            let bound = step * step / 4.0 * values.len() as f64 * (1.0 + 1e-6);
+            prop_assert!(fit.squared_error <= bound, "{} of at most {}", fit.squared_error, bound);
+        }
+
+        #[test]
         fn search_is_never_worse_and_reports_its_error(values in weights()) {
             let (_, amax) = quantize(QuantizeMethod::Amax, &values);
             let (q, search) = quantize(QuantizeMethod::Search, &values);
@@ -216,7 +232,7 @@ mod tests {
             let amax = values.iter().fold(0.0_f32, |amax, value| amax.max(value.abs()));
             for percent in SEARCH_PERCENTS {
                 let scale = bf16::from_f32(amax / 7.0 * (f32::from(percent) / 100.0));
-                prop_assert!(search.squared_error <= candidate(&values, scale).squared_error);
+                prop_assert!(search.squared_error <= candidate(7.0, &values, scale).squared_error);
             }
         }
     }

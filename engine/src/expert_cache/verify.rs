@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use assay_kernels::layout::{ExpertLayout, LayoutError, MatrixFormat, validate_bf16, validate_int4};
+use assay_kernels::layout::{ExpertLayout, LayoutError, MatrixFormat, validate_bf16, validate_int4, validate_int8};
 
 use super::error::CacheError;
 use super::header::LayerRecord;
@@ -109,6 +109,7 @@ impl ExpertCache {
             let check: fn(&[u8], usize, usize) -> Result<(), LayoutError> = match layout.format {
                 MatrixFormat::Bf16 => validate_bf16,
                 MatrixFormat::Int4 => validate_int4,
+                MatrixFormat::Int8 => validate_int8,
             };
             check(&bytes[range], rows, cols).map_err(|source| CacheError::Content {
                 path: self.path.clone(),

@@ -100,6 +100,7 @@ fn check_experts(cached: bool, options: ExportOptions) -> Result<(), GgufError> 
         (true, _, _) => true,
         (false, Encoding::Bf16, dtype) => dtype != GgufType::Q4_0,
         (false, Encoding::Int4(_), dtype) => dtype != GgufType::Bf16,
+        (false, Encoding::Int8, dtype) => dtype == GgufType::F32,
     };
     if fits {
         return Ok(());
@@ -107,6 +108,7 @@ fn check_experts(cached: bool, options: ExportOptions) -> Result<(), GgufError> 
     let expected = match options.experts {
         Encoding::Bf16 => "BF16 or F32 for experts as they are".to_owned(),
         Encoding::Int4(_) => format!("F32 or Q4_0 for experts in {}", options.experts),
+        Encoding::Int8 => "F32 for experts in int8".to_owned(),
     };
     let found = options.expert_matrices.name().to_owned();
     Err(GgufError::Unsupported { what: "the type of the experts' matrices", found, expected })

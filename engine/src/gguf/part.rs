@@ -1,6 +1,6 @@
 //! Where a tensor's values come from: the checkpoint's tensors, or experts that an expert cache holds.
 
-use assay_kernels::layout::{ExpertLayout, LayoutError, MatrixFormat, unpack_bf16, unpack_int4};
+use assay_kernels::layout::{ExpertLayout, LayoutError, MatrixFormat, unpack_bf16, unpack_int4, unpack_int8};
 
 use super::error::GgufError;
 use crate::checkpoint::TensorView;
@@ -70,6 +70,7 @@ impl CachedMatrix {
         match self.layout.format {
             MatrixFormat::Bf16 => unpack_bf16(bytes, rows, cols, &mut values)?,
             MatrixFormat::Int4 => unpack_int4(bytes, rows, cols, &mut values)?,
+            MatrixFormat::Int8 => unpack_int8(bytes, rows, cols, &mut values)?,
         }
         Ok(values)
     }

@@ -100,6 +100,7 @@ impl<'a> Collector<'a> {
             (Some(_), _) => Rounding::Exact,
             (None, Encoding::Bf16) => Rounding::None,
             (None, Encoding::Int4(method)) => Rounding::Int4(method),
+            (None, Encoding::Int8) => Rounding::Int8,
         };
         self.add(name, self.options.expert_matrices, &shape, parts, rounding)?;
         if let Some(tensor) = self.tensors.last_mut() {

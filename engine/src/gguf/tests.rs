@@ -212,22 +212,28 @@ fn f32_holds_the_same_values() {
 #[test]
 fn experts_are_rounded_as_the_expert_cache_rounds_them() {
     let folder = tempfile::tempdir().unwrap();
-    let (plain, rounded) = (folder.path().join("plain"), folder.path().join("rounded"));
-    let method = QuantizeMethod::Search;
+    let plain = folder.path().join("plain");
     write(&fixture("models/tiny-moe"), F32, &plain).unwrap();
-    write(&fixture("models/tiny-moe"), ExportOptions { experts: Encoding::Int4(method), ..F32 }, &rounded).unwrap();
-    let (plain, rounded) = (Reader::read(&plain), Reader::read(&rounded));
-    for (name, tensor) in &plain.tensors {
-        let (before, after) = (tensor.floats(), rounded.tensors[name].floats());
-        if !name.contains("_exps") {
-            assert!(before == after, "{name}");
-            continue;
-        }
-        // Both widths, 256 and 128, are whole groups.
-        for (before, after) in before.chunks(128).zip(after.chunks(128)) {
-            let mut q = [0i8; 128];
-            let scale = quantize_group(method, before, &mut q).scale.to_f32();
-            assert!(q.iter().zip(after).all(|(&q, &after)| f32::from(q) * scale == after), "{name}");
+    let plain = Reader::read(&plain);
+    for (experts, method, most) in [
+        (Encoding::Int4(QuantizeMethod::Search), QuantizeMethod::Search, 7),
+        (Encoding::Int8, QuantizeMethod::Amax, 127),
+    ] {
+        let rounded = folder.path().join(experts.name());
+        write(&fixture("models/tiny-moe"), ExportOptions { experts, ..F32 }, &rounded).unwrap();
+        let rounded = Reader::read(&rounded);
+        for (name, tensor) in &plain.tensors {
+            let (before, after) = (tensor.floats(), rounded.tensors[name].floats());
+            if !name.contains("_exps") {
+                assert!(before == after, "{name}");
+                continue;
+            }
+            // Both widths, 256 and 128, are whole groups.
+            for (before, after) in before.chunks(128).zip(after.chunks(128)) {
+                let mut q = [0i8; 128];
+                let scale = quantize_group(method, most, before, &mut q).scale.to_f32();
+                assert!(q.iter().zip(after).all(|(&q, &after)| f32::from(q) * scale == after), "{experts}, {name}");
+            }
         }
     }
 }
@@ -252,7 +258,7 @@ fn q4_0_holds_what_int4_leaves() {
         } else {
             for (before, after) in plain.tensors[name].floats().chunks(128).zip(found.chunks(128)) {
                 let mut q = [0i8; 128];
-                let scale = quantize_group(QuantizeMethod::Amax, before, &mut q).scale.to_f32();
+                let scale = quantize_group(QuantizeMethod::Amax, 7, before, &mut q).scale.to_f32();
                 assert!(q.iter().zip(after).all(|(&q, &after)| f32::from(q) * scale == after), "{name}");
             }
         }

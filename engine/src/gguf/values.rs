@@ -1,6 +1,6 @@
 //! From rows of f32 to the bytes of a tensor's type.
 
-use assay_kernels::layout::GROUP_COLS;
+use assay_kernels::layout::{GROUP_COLS, INT4_MAX, INT8_MAX};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -22,6 +22,8 @@ pub(super) enum Rounding {
     None,
     /// They become what INT4 in groups of 128 leaves of them.
     Int4(QuantizeMethod),
+    /// They become what INT8 in groups of 128 leaves of them.
+    Int8,
     /// Nothing, and a value that the type does not hold exactly is an error.
     Exact,
 }
@@ -40,8 +42,13 @@ pub(super) fn encode(
     if dtype == GgufType::Q4_0 {
         return q4_0(rounding, cols, values, out);
     }
-    if let Rounding::Int4(method) = rounding {
-        values.par_chunks_mut(cols.max(1)).for_each(|row| round_trip(method, row));
+    let integers = match rounding {
+        Rounding::Int4(method) => Some((method, INT4_MAX)),
+        Rounding::Int8 => Some((QuantizeMethod::Amax, INT8_MAX)),
+        Rounding::None | Rounding::Exact => None,
+    };
+    if let Some((method, most)) = integers {
+        values.par_chunks_mut(cols.max(1)).for_each(|row| round_trip(method, most, row));
     }
     match dtype {
         GgufType::Bf16 => {
@@ -56,12 +63,12 @@ pub(super) fn encode(
     Ok(())
 }
 
-/// Replaces a row's weights by what INT4 leaves of them: `q * scale`, which f32 holds exactly.
-fn round_trip(method: QuantizeMethod, row: &mut [f32]) {
+/// Replaces a row's weights by what integers leave of them: `q * scale`, which f32 holds exactly.
+fn round_trip(method: QuantizeMethod, most: i8, row: &mut [f32]) {
     let mut quantised = [0i8; GROUP_COLS];
     for group in row.chunks_mut(GROUP_COLS) {
         let q = &mut quantised[..group.len()];
-        let scale = quantize_group(method, group, q).scale.to_f32();
+        let scale = quantize_group(method, most, group, q).scale.to_f32();
         group.iter_mut().zip(q).for_each(|(value, q)| *value = f32::from(*q) * scale);
     }
 }
@@ -79,13 +86,13 @@ fn q4_0_row(rounding: Rounding, row: &[f32], out: &mut [u8]) -> Result<(), Probl
     // The amax method gives a grid back that every group reaches the end of, as INT4's own does.
     let method = match rounding {
         Rounding::Int4(method) => method,
-        Rounding::None | Rounding::Exact => QuantizeMethod::Amax,
+        Rounding::None | Rounding::Int8 | Rounding::Exact => QuantizeMethod::Amax,
     };
     let mut quantised = [0i8; GROUP_COLS];
     let group_bytes = GROUP_COLS / Q4_0_BLOCK * Q4_0_BLOCK_BYTES;
     for (group, out) in row.chunks(GROUP_COLS).zip(out.chunks_mut(group_bytes)) {
         let q = &mut quantised[..group.len()];
-        let fit = quantize_group(method, group, q);
+        let fit = quantize_group(method, INT4_MAX, group, q);
         if rounding == Rounding::Exact && fit.squared_error != 0.0 {
             return Err((format!("a group of weights off by {}", fit.squared_error.sqrt()), "q * scale exactly"));
         }

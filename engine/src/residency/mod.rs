@@ -16,12 +16,14 @@ pub mod heatmap;
 pub mod policy;
 pub mod simulate;
 mod slots;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 
 pub use heatmap::{Heatmap, HeatmapError, HeatmapIdentity, HeatmapText};
 pub use policy::{Policy, PolicyKind, Usage};
 pub use simulate::{SimulateOptions, Simulated, simulate};
-pub use slots::{LayerHits, Miss, Residency, ResidencyCounters, Tier};
+pub use slots::{LayerHits, LayerUse, Miss, Residency, ResidencyCounters, Tier};
 pub use trace::{Recorded, RouteTrace, TraceError, TraceShape};
 
 /// An expert of the whole model: `moe_layer * num_experts + expert`, layers without experts not counted.

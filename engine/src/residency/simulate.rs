@@ -90,7 +90,8 @@ pub fn simulate(trace: &RouteTrace, heatmap: Option<&Heatmap>, options: Simulate
         }
     }
     let ResidencyCounters { cold_bytes, promotions, .. } = residency.take_counters();
-    Some(Simulated { layers: residency.take_layer_hits(), cold_bytes, promotions, filled: simulated.filled })
+    let layers = residency.take_layer_use().into_iter().map(|layer| layer.hits).collect();
+    Some(Simulated { layers, cold_bytes, promotions, filled: simulated.filled })
 }
 
 fn widened(routes: &[u16]) -> Vec<u32> {

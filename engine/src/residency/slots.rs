@@ -62,6 +62,26 @@ impl LayerHits {
     }
 }
 
+/// One MoE layer's routes, and how many of its experts they could have found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct LayerUse {
+    /// Its routes.
+    pub hits: LayerHits,
+    /// Its experts on the device now.
+    pub resident: usize,
+    /// Its experts on the device at each route, summed over the routes: promotions move residents between layers, so that what is
+    /// there at the end says little of what the routes met.
+    pub resident_sum: u64,
+}
+
+impl LayerUse {
+    /// Share of `num_experts` experts that were resident, averaged over the routes; `None` without routes.
+    pub fn resident_share(&self, num_experts: usize) -> Option<f64> {
+        let looked_at = (self.hits.hits + self.hits.misses) as f64 * num_experts as f64;
+        (looked_at > 0.0).then(|| self.resident_sum as f64 / looked_at)
+    }
+}
+
 /// The state of HCS.
 pub struct Residency {
     num_experts: usize,
@@ -79,7 +99,7 @@ pub struct Residency {
     /// Misses of the layer being computed: expert and the landing slot it is in.
     in_flight: Vec<(ExpertId, u32)>,
     counters: ResidencyCounters,
-    layer_hits: Vec<LayerHits>,
+    layers: Vec<LayerUse>,
     version: u64,
 }
 
@@ -109,7 +129,7 @@ impl Residency {
             promotions_left: 0,
             in_flight: Vec::new(),
             counters: ResidencyCounters::default(),
-            layer_hits: vec![LayerHits::default(); moe_layers],
+            layers: vec![LayerUse::default(); moe_layers],
             version: 0,
         }
     }
@@ -130,15 +150,16 @@ impl Residency {
     pub fn take_counters(&mut self) -> ResidencyCounters {
         std::mem::take(&mut self.counters)
     }
-    /// Hits and misses of each MoE layer since the last call.
-    pub fn take_layer_hits(&mut self) -> Vec<LayerHits> {
-        let layers = self.layer_hits.len();
-        std::mem::replace(&mut self.layer_hits, vec![LayerHits::default(); layers])
+    /// Each MoE layer's routes since the last call, and its residents.
+    pub fn take_layer_use(&mut self) -> Vec<LayerUse> {
+        let taken = self.layers.clone();
+        self.forget_layer_use();
+        taken
     }
-    /// Experts of a MoE layer on the device now.
-    pub fn layer_residents(&self, moe_layer: usize) -> usize {
-        let first = moe_layer * self.num_experts;
-        self.table[first..first + self.num_experts].iter().flatten().count()
+    fn forget_layer_use(&mut self) {
+        for layer in &mut self.layers {
+            *layer = LayerUse { resident: layer.resident, ..LayerUse::default() };
+        }
     }
     /// Forgets every use, as before the first token. The prior stays, and so does what is resident.
     pub fn forget_usage(&mut self) {
@@ -146,7 +167,7 @@ impl Residency {
         self.usage = Usage::new(prior);
         self.step = 0;
         self.counters = ResidencyCounters::default();
-        self.layer_hits.fill(LayerHits::default());
+        self.forget_layer_use();
     }
 
     /// Adds a slot that outlives prefill.
@@ -200,13 +221,16 @@ impl Residency {
     fn settle_in(&mut self, expert: ExpertId, slot: u32) {
         self.version += 1;
         self.slots[slot as usize].holds = Some(expert);
-        self.table[expert.index()] = Some(slot);
+        if self.table[expert.index()].replace(slot).is_none() {
+            self.layers[expert.index() / self.num_experts].resident += 1;
+        }
     }
     fn residents(&self) -> impl Iterator<Item = ExpertId> + '_ {
         self.slots.iter().filter_map(|slot| slot.holds)
     }
     fn evict(&mut self, expert: ExpertId) -> Option<u32> {
         let slot = self.table[expert.index()].take()?;
+        self.layers[expert.index() / self.num_experts].resident -= 1;
         self.version += 1;
         self.slots[slot as usize].holds = None;
         Some(slot)
@@ -244,17 +268,19 @@ impl Residency {
         let id = ExpertId::new(moe_layer, self.num_experts, expert as usize);
         self.usage.uses[id.index()] += 1;
         self.usage.last_used[id.index()] = self.step;
+        let layer = &mut self.layers[moe_layer];
+        layer.resident_sum += layer.resident as u64;
         if self.table[id.index()].is_none() {
             return Some(id);
         }
         self.counters.hits += 1;
-        self.layer_hits[moe_layer].hits += 1;
+        layer.hits.hits += 1;
         None
     }
 
     fn count_miss(&mut self, moe_layer: usize, bytes: u64) {
         self.counters.misses += 1;
-        self.layer_hits[moe_layer].misses += 1;
+        self.layers[moe_layer].hits.misses += 1;
         self.counters.cold_bytes += bytes;
     }
 

@@ -148,7 +148,7 @@ mod tests {
                 assert_eq!(group.iter().take_while(|value| **value == 0.0).count() >= 32, blank == 32);
                 let mut q = vec![0i8; cols];
                 for method in [QuantizeMethod::Amax, QuantizeMethod::Search] {
-                    let fit = quantize_group(method, group, &mut q);
+                    let fit = quantize_group(method, 7, group, &mut q);
                     assert_eq!((fit.squared_error, fit.scale.to_bits() & 0x7f), (0.0, 0), "a power of two");
                     assert!(group.iter().zip(&q).all(|(value, q)| *value == f32::from(*q) * fit.scale.to_f32()));
                 }

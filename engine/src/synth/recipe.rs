@@ -87,7 +87,8 @@ impl Recipe {
         if !(self.branch_gain > 0.0 && self.branch_gain <= MAX_BRANCH_GAIN) {
             return refuse("the branch gain", &self.branch_gain, format!("above 0, at most {MAX_BRANCH_GAIN}"));
         }
-        if self.experts == Encoding::Int4(QuantizeMethod::Search) {
+        // The values are exact in these alone.
+        if !matches!(self.experts, Encoding::Bf16 | Encoding::Int4(QuantizeMethod::Amax)) {
             return refuse("the encoding of the experts", &self.experts, "bf16 or int4-amax".to_owned());
         }
         Ok(())
@@ -212,6 +213,8 @@ mod tests {
         check(Recipe { nibble_offset: -7, ..good.clone() }, "offset is -7, expected -6 to 6");
         check(Recipe { branch_gain: f64::NAN, ..good.clone() }, "branch gain is NaN");
         check(Recipe { branch_gain: 0.0, ..good.clone() }, "branch gain is 0");
-        check(Recipe { experts: Encoding::Int4(QuantizeMethod::Search), ..good }, "expected bf16 or int4-amax");
+        for experts in [Encoding::Int4(QuantizeMethod::Search), Encoding::Int8] {
+            check(Recipe { experts, ..good }, "expected bf16 or int4-amax");
+        }
     }
 }

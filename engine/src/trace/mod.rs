@@ -149,7 +149,7 @@ impl Tracer {
         if !state.selection.wants(state.step, place.layer, place.component) {
             return Ok(device.launch(kernel, how)?);
         }
-        let Operands { inputs, outputs } = operands::of(&kernel, device.sorts_slots(how.arithmetic), place.tokens)?;
+        let Operands { inputs, outputs } = operands::of(&kernel, place.tokens)?;
         let values = state.selection.values;
         // Before the launch: a kernel may work in place.
         let inputs = summaries(device, &inputs, values)?;

@@ -41,8 +41,8 @@ impl Operands {
     }
 }
 
-/// The operands of a kernel over `tokens` tokens. `sorted`: whether slots were sorted by expert, so that their order means something.
-pub(super) fn of(kernel: &Kernel, sorted: bool, tokens: usize) -> Result<Operands, DeviceError> {
+/// The operands of a kernel over `tokens` tokens.
+pub(super) fn of(kernel: &Kernel, tokens: usize) -> Result<Operands, DeviceError> {
     let floats = |name, span: Span<f32>| Operand { name, shape: shape(span.len(), tokens), stored: Stored::F32(span) };
     let indices = |name, span: Span<u32>| Operand { name, shape: shape(span.len(), tokens), stored: Stored::U32(span) };
     let with = Operands::default();
@@ -69,13 +69,12 @@ pub(super) fn of(kernel: &Kernel, sorted: bool, tokens: usize) -> Result<Operand
             let offsets = Operand { name: "offsets", shape: vec![offsets.len() as u64], stored: Stored::U32(offsets) };
             with.reads(indices("ids", ids)).writes(indices("order", order)).writes(offsets)
         }
-        Kernel::GroupedGateUp { x, ids, order, out, .. } => {
-            let with = with.reads(floats("x", x)).reads(indices("ids", ids)).writes(floats("out", out));
-            if sorted { with.reads(indices("order", order)) } else { with }
+        // The order in which a device takes slots is not what it makes of them: traces of two devices are alike.
+        Kernel::GroupedGateUp { x, ids, out, .. } => {
+            with.reads(floats("x", x)).reads(indices("ids", ids)).writes(floats("out", out))
         }
-        Kernel::GroupedDown { act, ids, order, out, .. } => {
-            let with = with.reads(floats("act", act)).reads(indices("ids", ids)).writes(floats("out", out));
-            if sorted { with.reads(indices("order", order)) } else { with }
+        Kernel::GroupedDown { act, ids, out, .. } => {
+            with.reads(floats("act", act)).reads(indices("ids", ids)).writes(floats("out", out))
         }
         Kernel::Combine { slots, weights, out, .. } => {
             with.reads(floats("slots", slots)).reads(floats("weights", weights)).writes(floats("out", out))

@@ -18,15 +18,20 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (name, dir) in models() {
         for (experts, encoding) in [("bf16", Encoding::Bf16), ("int4", INT4)] {
-            for kv in [KvFormat::F32, KvFormat::Bf16] {
+            // Whatever the experts are, a cache of codes is read the same way: once is enough.
+            let caches = if encoding == INT4 { &KvFormat::ALL[..] } else { &[KvFormat::F32, KvFormat::Bf16] };
+            for &kv in caches {
                 let dir = dir.clone();
                 let name = format!("exact::{name}, {experts} experts, {kv:?} kv");
                 trials.push(Trial::test(name, move || equals_host(&dir, encoding, Encoding::Bf16, kv)));
             }
         }
         // What the fused kernels of decode have most forms for.
-        let name = format!("exact::{name}, int4 everywhere, Bf16 kv");
-        trials.push(Trial::test(name, move || equals_host(&dir, INT4, INT4, KvFormat::Bf16)));
+        for (label, encoding) in [("int4", INT4), ("int8", Encoding::Int8)] {
+            let dir = dir.clone();
+            let name = format!("exact::{name}, {label} everywhere, Bf16 kv");
+            trials.push(Trial::test(name, move || equals_host(&dir, encoding, encoding, KvFormat::Bf16)));
+        }
     }
     trials.push(Trial::test("exact::first, warmed and after promotions", promotions));
     trials.push(Trial::test("exact::a prompt longer than several splits", long_prompt));

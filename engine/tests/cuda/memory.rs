@@ -1,7 +1,8 @@
 //! Running out of memory, and other faults, on the GPU: a smaller chunk or a clear error, and the next request works.
 
-use assay_engine::device::{DeviceError, FaultPlan};
-use assay_engine::{EngineError, EngineOptions};
+use assay_engine::device::cuda::CudaDevice;
+use assay_engine::device::{DeviceError, DeviceKind, FaultPlan};
+use assay_engine::{Engine, EngineError, EngineOptions};
 use assay_kernels::KvFormat;
 use libtest_mimic::{Failed, Trial};
 
@@ -11,6 +12,7 @@ use super::support::{answer, least_arena, on_cuda, prompt, resident_arena, same}
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("memory::each allocation and copy fails once", every_fault),
+        Trial::test("memory::each allocation of startup fails once", startup_faults),
         Trial::test("memory::one byte less than the least budget is refused", least_budget),
         Trial::test("memory::low water", low_water),
     ]
@@ -43,6 +45,34 @@ fn every_fault() -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// A start that fails leaves the card to the next one.
+fn startup_faults() -> Result<(), Failed> {
+    let dir = fixture("tiny-moe");
+    let model = Model::open(&dir, INT4);
+    let options = EngineOptions { device: DeviceKind::Cuda, ..model.options(KvFormat::Bf16, 256) };
+    let prompt = prompt(&dir, 100);
+    let (least, resident) = (least_arena(&model, &options), resident_arena(&model, &options));
+    let arena = least + (resident - least) / 3;
+    let expected = answer(&mut on_cuda(&model, &options, arena)?, &prompt, &[], 4)?;
+    let mut refused = 0;
+    for n in 1..25 {
+        let mut device = CudaDevice::with_arena(0, arena)?;
+        device.inject(FaultPlan { fail_allocation: Some(n), ..FaultPlan::default() });
+        let (folder, bank) = (&model.folder, model.bank.clone());
+        match Engine::load(device, &folder.checkpoint, folder.spec.clone(), bank, None, options.clone()) {
+            Ok(mut engine) => {
+                engine.device_mut().inject(FaultPlan::default());
+                same(&answer(&mut engine, &prompt, &[], 4)?, &expected)?;
+            }
+            Err(EngineError::Device(DeviceError::OutOfMemory { .. })) => refused += 1,
+            Err(error) => return Err(format!("allocation {n}: {error}").into()),
+        }
+        same(&answer(&mut on_cuda(&model, &options, arena)?, &prompt, &[], 4)?, &expected)?;
+    }
+    println!("{refused} of 24 starts refused");
+    if refused == 0 { Err("no start was refused: nothing was injected".into()) } else { Ok(()) }
 }
 
 fn least_budget() -> Result<(), Failed> {

@@ -15,16 +15,18 @@ const RMS_TOLERANCE: f64 = 0.05;
 /// Share of positions whose largest logit stays the same.
 const ARGMAX_AGREEMENT: f64 = 0.95;
 
+const ENCODINGS: [(&str, Encoding); 3] = [("bf16", Encoding::Bf16), ("int4", INT4), ("int8", Encoding::Int8)];
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (experts, encoding) in [("bf16", Encoding::Bf16), ("int4", INT4)] {
-        for kv in [KvFormat::F32, KvFormat::Bf16] {
+    for (experts, encoding) in ENCODINGS {
+        for kv in KvFormat::ALL {
             let name = format!("tensor::chunks and budgets, {experts} experts, {kv:?} kv");
             trials.push(Trial::test(name, move || invariant(encoding, kv)));
         }
     }
     for (name, dir) in models() {
-        for (experts, encoding) in [("bf16", Encoding::Bf16), ("int4", INT4)] {
+        for (experts, encoding) in ENCODINGS {
             let dir = dir.clone();
             // In models of random weights near ties of experts are common, and where one falls the other way a position has
             // another answer: there the median position is held to the bound, in the trained model the mean of squares.

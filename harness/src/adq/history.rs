@@ -13,8 +13,9 @@ const MAX_BYTES: u64 = 1 << 20;
 const TAIL_TOKENS: usize = 48;
 /// How often the length is corrected before it is given up.
 const MAX_CORRECTIONS: usize = 64;
-/// What fills up: a word that common tokenizers have as one token, and one that has others beside it.
-const FILL: &str = " so";
+/// What fills up, coarsest first: a word that common tokenizers have as one token, and what is one byte or two where they have
+/// not.
+const FILL: [&str; 4] = [" so", " a", ".", "~"];
 
 /// What a history is made of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -155,24 +156,13 @@ impl HistorySpec {
     pub fn write(&self, counter: &dyn Counter, tokens: usize) -> Result<History, HistoryError> {
         let body = tokens.saturating_sub(TAIL_TOKENS);
         let (mut text, places) = self.body(counter, body)?;
-        let base = counter.count(&text).map_err(HistoryError::Counter)?;
-        let mut fill = tokens.saturating_sub(base);
-        if fill == 0 {
-            return Err(HistoryError::TooShort { wanted: tokens, found: base });
+        let found = counter.count(&text).map_err(HistoryError::Counter)?;
+        if found >= tokens {
+            return Err(HistoryError::TooShort { wanted: tokens, found });
         }
-        let mut found = base;
-        let body_bytes = text.len();
-        for _ in 0..MAX_CORRECTIONS {
-            text.truncate(body_bytes);
-            (0..fill).for_each(|_| text.push_str(FILL));
-            found = counter.count(&text).map_err(HistoryError::Counter)?;
-            if found == tokens {
-                let places = places.iter().map(|&at| at as f64 / text.len() as f64).collect();
-                return Ok(History { text, tokens, places });
-            }
-            fill = (fill + tokens).saturating_sub(found).max(1);
-        }
-        Err(HistoryError::NotExact { wanted: tokens, found })
+        fill(&mut text, found, counter, tokens)?;
+        let places = places.iter().map(|&at| at as f64 / text.len() as f64).collect();
+        Ok(History { text, tokens, places })
     }
 
     /// Lines up to `tokens` tokens, a little less, and the byte at which each note starts.
@@ -207,6 +197,34 @@ impl HistorySpec {
     }
 }
 
+/// Adds words to a text of `found` tokens until it has exactly `tokens`: as many of each kind as fit, the coarsest first.
+fn fill(text: &mut String, mut found: usize, counter: &dyn Counter, tokens: usize) -> Result<(), HistoryError> {
+    let mut corrections = 0;
+    for word in FILL {
+        // What the word was last seen to take: tokenizers differ, and some join what stands together.
+        let mut each = 1;
+        let mut most = usize::MAX;
+        while found < tokens && corrections < MAX_CORRECTIONS {
+            corrections += 1;
+            let words = ((tokens - found) / each).clamp(1, most);
+            let bytes = text.len();
+            (0..words).for_each(|_| text.push_str(word));
+            let now = counter.count(text).map_err(HistoryError::Counter)?;
+            if now > tokens || now < found {
+                text.truncate(bytes);
+                if words == 1 {
+                    break;
+                }
+                most = words / 2;
+            } else {
+                each = (now - found).div_ceil(words).max(1);
+                found = now;
+            }
+        }
+    }
+    if found == tokens { Ok(()) } else { Err(HistoryError::NotExact { wanted: tokens, found }) }
+}
+
 impl SmallTalk {
     fn line(&self, random: &mut Random) -> String {
         let mut pick = |words: &[String]| words[random.below(words.len())].clone();
@@ -231,6 +249,27 @@ impl Random {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    /// Every byte a token, or every third of a text: a tokenizer that lacks the word.
+    struct Bytes(usize);
+
+    impl Counter for Bytes {
+        fn count(&self, text: &str) -> Result<usize, String> {
+            Ok(text.len().div_ceil(self.0))
+        }
+    }
+
+    #[test]
+    fn tokenizers_that_cut_the_filling_word_reach_every_length() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let spec = HistorySpec::read(&root.join("fixtures/adq/history/history.toml")).unwrap();
+        for counter in [Bytes(1), Bytes(2), Bytes(3), Bytes(7)] {
+            for tokens in 8000..8020 {
+                let history = spec.write(&counter, tokens).unwrap();
+                assert_eq!(counter.count(&history.text).unwrap(), tokens, "{} bytes a token", counter.0);
+            }
+        }
+    }
 
     #[test]
     fn a_history_has_exactly_the_tokens_asked_for_and_its_notes_in_place() {

@@ -1,22 +1,26 @@
 //! `assay benchmark` and `assay speed-test`
 
-use crate::config::{ConfigArgs, LoadedConfig};
+use crate::config::{ConfigArgs, Device, LoadedConfig};
 use crate::corpus::{Corpus, PromptSet, TextSpan, check_disjoint};
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, record_seen};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
-use crate::runtime::{IdentityInputs, Opened, Runtime, sha256};
+use crate::runtime::{IdentityInputs, Opened, Runtime, Seen, Watch, sha256};
 use crate::speed::{Cap, SpeedPlan, Summary, run, run_http, summarise, summarise_http};
 use crate::suite::SpeedSuite;
 use anyhow::Context;
 use assay_engine::residency::Heatmap;
 use assay_engine::synth::Skew;
 use assay_engine::synth::routing::{RoutingCheck, THRESHOLDS};
-use assay_ledgers::{Draft, Hcs, Identity, LayerResidency, Run, Sha256, SpeedRow, Verdict, VerdictRow};
+use assay_ledgers::{
+    Draft, Hcs, Identity, LayerResidency, Measure, RooflineBody, Run, Sha256, SpeedBody, SpeedRow, Verdict, VerdictRow,
+};
 use clap::Args;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 const BENCHMARK_EXAMPLES: &str = "\
 Examples:
@@ -92,6 +96,9 @@ fn measure(
     let name = loaded.name.clone();
     let config_tokens = loaded.config.benchmark.max_prompt_tokens;
     let timing = Run::timing_off();
+    let device = loaded.config.device;
+    // In a process of its own and before the engine is there: it takes memory of the card, and gives it back.
+    let roofline = if device == Device::Cuda { roofline()? } else { None };
     let mut runtime = Runtime::start(loaded, repository)?;
     let calibrated_tokens = runtime.engine.calibration().map_or(0, |calibration| calibration.max_prompt_tokens);
     let cap = Cap { config_tokens, calibrated_tokens };
@@ -106,9 +113,11 @@ fn measure(
 
     let mut log = RunLog::default();
     log.line(&json!({ "config": name, "calibration": runtime.engine.calibration(), "cap": cap }));
-    runtime.engine.take_layer_hits();
-    let measured = run(&timing, &mut runtime.engine, &plan, &mut log)?;
-    let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed)?;
+    runtime.engine.take_layer_use();
+    let mut watch = Watch::start(device);
+    let measured = run(&timing, &mut runtime.engine, &plan, &mut watch, &mut log)?;
+    let mut summary = summarise(&measured, &mut runtime.engine, suite.repetitions.timed, runtime.startup_s.clone())?;
+    summary.body.roofline = roofline;
     let mut notes = Vec::new();
     if let Some(config) = http {
         let tokenizer = runtime.tokenizer()?;
@@ -129,11 +138,31 @@ fn measure(
         runtime.heatmap.as_ref(),
         IdentityInputs::speed(suite, suite_sha256, &corpus),
     )?;
+    let seen = watch.finish();
+    log.line(&json!({ "seen": seen }));
     let draft = Draft::speed(timing, identity.clone(), summary.body.clone());
-    let evidence = record(repository, draft, summary.verdicts.clone(), &log)?;
-    let answer = answer(&name, suite, cap, &identity, &summary, &evidence)?;
+    let evidence = record_seen(repository, draft, summary.verdicts.clone(), &log, seen.observations())?;
+    let answer = match format {
+        Format::Csv => Answer::new(&())?.table(all_rows(&summary.body)),
+        _ => answer(&name, suite, cap, &identity, &summary, &seen, &evidence)?,
+    };
     notes.into_iter().fold(answer, Answer::line).print(format)?;
     Ok(Exit::worst(summary.verdicts.iter().map(|row| row.verdict)))
+}
+
+/// What the card allows, measured now; none, which the record shows, where the card has no room for it.
+fn roofline() -> anyhow::Result<Option<RooflineBody>> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut command = Command::new(program);
+    command.args(["roofline", "--no-record", "--output", "json"]).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let output = command.output().context("starting assay roofline")?;
+    crate::interrupt::check()?;
+    if !output.status.success() {
+        eprintln!("warning: `assay roofline` ended with {}: this run has no limit beside its figures", output.status);
+        return Ok(None);
+    }
+    let body = serde_json::from_slice(&output.stdout).context("reading what assay roofline answered")?;
+    Ok(Some(body))
 }
 
 /// The texts that a heatmap was built from.
@@ -173,14 +202,14 @@ fn routing(opened: &Opened, prompts: PromptSet) -> VerdictRow {
     }
 }
 
-/// Where routing is stated to be even, each layer's hit rate is its resident share: a cache that found more, or less, than its
-/// share would not have met even routes.
+/// Where routing is stated to be even, each layer's hit rate is its resident share at the routes: a cache that found more, or less,
+/// than its share would not have met even routes.
 fn even_layers(opened: &Opened, layers: &[LayerResidency], experts: u64) -> Option<VerdictRow> {
     let even = opened.folder.synthetic.as_ref().is_some_and(|record| record.skew == Skew::Even);
     let widest = layers.iter().enumerate().filter(|(_, layer)| layer.hits + layer.misses > 0).map(|(index, layer)| {
-        let rate = layer.hits as f64 / (layer.hits + layer.misses) as f64;
-        let share = layer.resident as f64 / experts as f64;
-        (index, rate, share, layer.hits + layer.misses)
+        let routes = layer.hits + layer.misses;
+        let share = layer.resident_sum.map_or(layer.resident as f64, |sum| sum as f64 / routes as f64) / experts as f64;
+        (index, layer.hits as f64 / routes as f64, share, routes)
     });
     let widest = widest.max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs())).filter(|_| even)?;
     let (layer, rate, share, routes) = widest;
@@ -193,7 +222,7 @@ fn even_layers(opened: &Opened, layers: &[LayerResidency], experts: u64) -> Opti
         false => Verdict::Fail,
     };
     let reason = format!(
-        "furthest apart in layer {layer}: {:.2} % of {routes} routes hit, {:.2} % of its experts are resident; allowed {tolerance}",
+        "furthest apart in layer {layer}: {:.2} % of {routes} routes hit, {:.2} % of its experts were resident at them; allowed {tolerance}",
         rate * 100.0,
         share * 100.0
     );
@@ -206,6 +235,7 @@ fn answer(
     cap: Cap,
     identity: &Identity,
     summary: &Summary,
+    seen: &Seen,
     evidence: &Sha256,
 ) -> anyhow::Result<Answer> {
     let body = &summary.body;
@@ -222,15 +252,26 @@ fn answer(
         "cold_path": body.cold_path,
         "layers": body.layers,
         "driver": body.driver,
+        "work": body.work,
+        "roofline": body.roofline,
+        "seen": seen,
+        "startup_s": body.startup_s,
         "verdicts": summary.verdicts,
         "evidence": evidence,
     });
-    let mut answer = Answer::new(&json)?.table(rows_table(name, &body.rows)).table(memory_table(&body.low_water_bytes));
+    let mut answer = Answer::new(&json)?.table(rows_table(name, body));
+    if let Some(table) = times_table(&body.rows) {
+        answer = answer.table(table);
+    }
+    answer = answer.table(memory_table(&body.low_water_bytes));
     if let Some(hcs) = &body.hcs {
         answer = answer.line(hcs_line(hcs));
     }
     if let Some(path) = &body.cold_path {
         answer = answer.line(format!("cold experts by {path}: measured to be the faster at startup"));
+    }
+    if let Some(line) = seen.line() {
+        answer = answer.line(line);
     }
     for row in &summary.verdicts {
         answer = answer.line(format!("{}  {}: {}", row.verdict, row.row, row.reason));
@@ -238,23 +279,91 @@ fn answer(
     Ok(answer.line(format!("record {}", evidence.short())))
 }
 
-fn rows_table(name: &str, rows: &[SpeedRow]) -> Table {
-    let headings = ["measure", "#tokens", "#median", "#95 % interval", "#best", "#n", "#hits", "#link s"];
+/// Rates of the engine, each beside the share that it is of what the card or the declared link would allow.
+fn rows_table(name: &str, body: &SpeedBody) -> Table {
+    let headings = ["measure", "#tokens", "#median", "#95 % interval", "#best", "#n", "#hits", "#of limit"];
     let mut table = Table::new(format!("Speed of {name}, tok/s of wall time"), &headings);
-    for row in rows {
+    let rates: Vec<&SpeedRow> = body.rows.iter().filter(|row| is_rate(row)).collect();
+    let several_depths = rates.iter().filter_map(|row| row.depth).collect::<BTreeSet<u64>>().len() > 1;
+    for row in rates {
         let hit_rate = row.hcs.as_ref().and_then(|hcs| hcs.hit_rate);
+        let limit = body.limit(row, body.roofline.as_ref());
         table.row([
             row.measure.as_str().to_owned(),
-            row.tokens.to_string(),
+            match several_depths {
+                true => row.key().lengths(),
+                false => row.tokens.to_string(),
+            },
             rate(row.median),
             row.ci95.map_or("–".to_owned(), |[low, high]| format!("{}–{}", rate(low), rate(high))),
             rate(row.best),
             row.samples.len().to_string(),
             hit_rate.map_or("–".to_owned(), |rate| format!("{:.1} %", rate * 100.0)),
-            row.modelled_link_s.map_or("–".to_owned(), |seconds| format!("{seconds:.3}")),
+            limit.map_or("–".to_owned(), |limit| format!("{:.1} %", row.median / limit * 100.0)),
         ]);
     }
     table
+}
+
+/// Times at the client of a server, where it was timed.
+fn times_table(rows: &[SpeedRow]) -> Option<Table> {
+    let headings = ["measure", "#tokens", "#median", "#95 % interval", "#best", "#n"];
+    let mut table = Table::new("Over HTTP, ms at the client", &headings);
+    let times: Vec<&SpeedRow> = rows.iter().filter(|row| !is_rate(row)).collect();
+    for row in &times {
+        let ms = |value: f64| format!("{value:.3}");
+        table.row([
+            row.measure.as_str().trim_start_matches("http_").replace('_', " "),
+            row.tokens.to_string(),
+            ms(row.median),
+            row.ci95.map_or("–".to_owned(), |[low, high]| format!("{}–{}", ms(low), ms(high))),
+            ms(row.best),
+            row.samples.len().to_string(),
+        ]);
+    }
+    (!times.is_empty()).then_some(table)
+}
+
+/// Every row in full, for a spreadsheet.
+fn all_rows(body: &SpeedBody) -> Table {
+    let headings = [
+        "measure",
+        "tokens",
+        "depth",
+        "unit",
+        "median",
+        "ci95_low",
+        "ci95_high",
+        "best",
+        "samples",
+        "hit_rate",
+        "cold_bytes",
+        "limit",
+    ];
+    let mut table = Table::new("speed", &headings);
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+    for row in &body.rows {
+        let hcs = row.hcs.as_ref();
+        table.row([
+            row.measure.as_str().to_owned(),
+            row.tokens.to_string(),
+            row.depth.map_or(String::new(), |depth| depth.to_string()),
+            row.unit.clone(),
+            row.median.to_string(),
+            number(row.ci95.map(|ci95| ci95[0])),
+            number(row.ci95.map(|ci95| ci95[1])),
+            row.best.to_string(),
+            row.samples.len().to_string(),
+            number(hcs.and_then(|hcs| hcs.hit_rate)),
+            hcs.map_or(String::new(), |hcs| hcs.cold_bytes.to_string()),
+            number(body.limit(row, body.roofline.as_ref())),
+        ]);
+    }
+    table
+}
+
+fn is_rate(row: &SpeedRow) -> bool {
+    matches!(row.measure, Measure::Prefill | Measure::Decode)
 }
 
 /// Four digits are more than a sample carries.

@@ -88,6 +88,9 @@ fn build(config: &ConfigArgs, replace: bool, format: Format) -> anyhow::Result<E
     let (repository, opened, path) = open(config)?;
     let encoding = opened.options.precision.experts;
     let BuildReport { built, bytes, seconds, layers } = build_cache(&opened.folder, encoding, &path, replace)?;
+    if built {
+        opened.name_stale_caches(&repository)?;
+    }
     let layers: Vec<BuiltLayer> = layers
         .iter()
         .map(|report| BuiltLayer { layer: report.layer, mean_squared_error: report.error.mean() })

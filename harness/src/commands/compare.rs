@@ -1,6 +1,8 @@
 //! `assay compare`.
 
-use crate::compare::{Gate, Noise, Process, Series, Side, baseline_rows, noise, order, rows, run};
+use crate::compare::{
+    Gate, Noise, Process, Series, Side, baseline_rows, disturbed, noise, observations, order, rows, run,
+};
 use crate::corpus::PromptSet;
 use crate::evidence::{RunLog, record_seen};
 use crate::exit::{Exit, InvalidEvidence};
@@ -245,21 +247,12 @@ fn side(side: &Side, processes: &[Process]) -> ComparedSide {
     }
 }
 
-/// What was seen beside the processes. Those that were disturbed are counted, and stay in.
+/// What was seen beside the processes, and how many were not all PASS.
 fn seen(processes: &[&Process]) -> BTreeMap<String, Observation> {
-    let most = |of: fn(&Process) -> f64| processes.iter().map(|process| of(process)).fold(0.0, f64::max);
-    let count = |of: fn(&Process) -> bool| processes.iter().filter(|process| of(process)).count() as f64;
-    BTreeMap::from([
-        ("processes", processes.len() as f64),
-        ("processes_disturbed", count(|process| process.disturbance.is_marked())),
-        ("processes_not_passed", count(|process| process.exit_code != 0)),
-        ("others_share_max", most(|process| process.disturbance.others_share)),
-        ("stolen_share_max", most(|process| process.disturbance.stolen_share)),
-        ("throttle_events", processes.iter().map(|process| process.disturbance.throttled as f64).sum()),
-    ])
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), Observation::Number(value)))
-    .collect()
+    let mut seen = observations(&processes.iter().map(|process| &process.seen).collect::<Vec<_>>());
+    let not_passed = processes.iter().filter(|process| process.exit_code != 0).count();
+    seen.insert("processes_not_passed".to_owned(), Observation::Number(not_passed as f64));
+    seen
 }
 
 fn places(repository: &Repository) -> impl Iterator<Item = PathBuf> {
@@ -309,7 +302,7 @@ fn answer(judged: &Judged, noises: &[Option<Noise>], verdicts: &[VerdictRow]) ->
     for (row, noise) in body.rows.iter().zip(noises) {
         table.row([
             row.measure.as_str().to_owned(),
-            row.tokens.to_string(),
+            row.key().lengths(),
             format!("{:.1}", median(&row.a)?.value),
             format!("{:.1}", median(&row.b)?.value),
             format!("{:.4}", row.ratio.value),
@@ -332,22 +325,4 @@ fn answer(judged: &Judged, noises: &[Option<Noise>], verdicts: &[VerdictRow]) ->
         answer = answer.line(format!("{}  {}: {}", row.verdict, row.row, row.reason));
     }
     Ok(answer)
-}
-
-fn disturbed(seen: &BTreeMap<String, Observation>) -> Option<String> {
-    let number = |name: &str| match seen.get(name) {
-        Some(Observation::Number(number)) => *number,
-        _ => 0.0,
-    };
-    let count = number("processes_disturbed");
-    (count > 0.0).then(|| {
-        format!(
-            "{count} of {} processes ran beside other work (up to {:.0} % of the processors, {:.0} % taken by other \
-             machines, {} throttle events); all of them count.",
-            number("processes"),
-            number("others_share_max") * 100.0,
-            number("stolen_share_max") * 100.0,
-            number("throttle_events"),
-        )
-    })
 }

@@ -52,7 +52,7 @@ enum Target {
         /// Type of the experts' matrices, where it is another [default: q4-0 for INT4 that Q4_0 can hold]
         #[arg(long, value_enum, value_name = "TYPE")]
         expert_dtype: Option<Dtype>,
-        /// What the experts are rounded to: bf16, int4-amax or int4-search [default: bf16, or a synthetic model's own]
+        /// What the experts are rounded to: bf16, int4-amax, int4-search or int8 [default: bf16, or a synthetic model's own]
         #[arg(long, value_name = "ENCODING")]
         experts: Option<Encoding>,
         /// Overwrite the file if it is there
@@ -91,10 +91,11 @@ struct Types {
 }
 
 impl Types {
-    /// INT4 goes to F32 where the other matrices are in F32, else to Q4_0.
+    /// INT4 goes to F32 where the other matrices are in F32, else to Q4_0; INT8 goes to F32.
     fn options(&self, experts: Encoding) -> ExportOptions {
         let default = match (experts, self.matrices) {
             (Encoding::Int4(_), Dtype::Bf16) => Dtype::Q4_0,
+            (Encoding::Int8, _) => Dtype::F32,
             (_, matrices) => matrices,
         };
         let expert_matrices = self.expert_matrices.unwrap_or(default).into();

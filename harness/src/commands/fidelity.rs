@@ -133,17 +133,16 @@ impl Subject {
         let heatmap = opened.heatmap()?;
         let runtime = Runtime::load(opened, heatmap, repository)?;
         let documents = documents.documents(repository, &runtime)?;
-        let inputs = |tokenized| IdentityInputs {
+        let inputs = IdentityInputs {
             suite: None,
             prompt_set: documents.set.clone(),
             texts: documents.texts.clone(),
-            tokenized,
+            tokenized: documents.tokenized,
             sampled: false,
         };
-        let heatmap = runtime.heatmap.as_ref();
-        let identity = runtime.opened.identity(repository, heatmap, inputs(documents.tokenized))?;
-        // The checkpoint's tokenizer says what token ids mean, also where they were not made with it.
-        let tokenizer = runtime.opened.identity(repository, heatmap, inputs(true))?.tokenizer;
+        let identity = runtime.opened.identity(repository, runtime.heatmap.as_ref(), inputs)?;
+        // It says what token ids mean, also where they were not made with it.
+        let tokenizer = runtime.opened.tokenizer_hash()?;
         Ok(Subject { name, runtime, documents, identity, tokenizer })
     }
 

@@ -10,7 +10,7 @@ use crate::repository::Repository;
 use crate::runtime::{Opened, Runtime};
 use anyhow::{Context, bail};
 use assay_engine::memory::MemoryPlan;
-use assay_engine::residency::{Heatmap, HeatmapText, LayerHits, RouteTrace};
+use assay_engine::residency::{Heatmap, HeatmapText, LayerUse, RouteTrace};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,7 @@ impl Trace {
         let engine = &mut runtime.engine;
         engine.record_routes();
         engine.take_counters();
-        engine.take_layer_hits();
+        engine.take_layer_use();
         for prompt in &prompts {
             engine.reset();
             let mut token = engine.prefill(&prompt.tokens)?;
@@ -183,12 +183,12 @@ impl Trace {
             }
         }
         drop(progress);
-        let (counters, residents, layers) = (engine.take_counters(), engine.residents(), engine.take_layer_hits());
+        let (counters, residents, layers) = (engine.take_counters(), engine.residents(), engine.take_layer_use());
         let (shape, recorded) = engine.take_recorded().context("no routes were recorded")?;
         let trace = RouteTrace::new(identity, shape, recorded);
         trace.save(&self.to)?;
         let routes = counters.hits + counters.misses;
-        let by_layer = layers.iter().map(|(hits, resident)| json!({ "hits": hits, "resident": resident }));
+        let by_layer = layers.iter().map(|layer| json!(layer));
         let json = json!({
             "path": self.to, "header": trace.header, "counters": counters, "resident": residents.resident,
             "layers": by_layer.collect::<Vec<_>>(),
@@ -205,16 +205,16 @@ impl Trace {
     }
 }
 
-/// Each layer's hit rate beside the share of its experts that are resident.
-fn layer_table(layers: &[(LayerHits, usize)], num_experts: usize) -> Table {
-    let headings = ["#layer", "#routes", "#hits", "#resident at the end", "#hits - share"];
+/// Each layer's hit rate beside the share of its experts that were resident when it was routed to.
+fn layer_table(layers: &[LayerUse], num_experts: usize) -> Table {
+    let headings = ["#layer", "#routes", "#hits", "#resident", "#hits - share"];
     let mut table = Table::new("Decode by MoE layer", &headings);
-    for (layer, (hits, resident)) in layers.iter().enumerate() {
-        let rate = hits.hit_rate().unwrap_or(0.0);
-        let share = *resident as f64 / num_experts.max(1) as f64;
+    for (index, layer) in layers.iter().enumerate() {
+        let rate = layer.hits.hit_rate().unwrap_or(0.0);
+        let share = layer.resident_share(num_experts).unwrap_or(0.0);
         table.row([
-            layer.to_string(),
-            (hits.hits + hits.misses).to_string(),
+            index.to_string(),
+            (layer.hits.hits + layer.hits.misses).to_string(),
             format!("{:.1} %", rate * 100.0),
             format!("{:.1} %", share * 100.0),
             format!("{:+.4}", rate - share),

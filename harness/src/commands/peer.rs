@@ -1,23 +1,23 @@
 //! `assay peer`
 
-use crate::compare::{Process, Side, order};
+use crate::compare::{Process, Side, disturbed, observations, order};
 use crate::config::ConfigArgs;
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, record_seen};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::peer::search::{Found, Room, Watched, search};
 use crate::peer::{CardWatch, LlamaBench, Setting, Workload, build};
 use crate::repository::Repository;
-use crate::runtime::Opened;
-use crate::statistics::{median, paired_ratio};
-use crate::suite::SpeedSuite;
-use anyhow::{Context, ensure};
+use crate::runtime::{Opened, Seen, Watch};
+use crate::statistics::{Bootstrap, median};
+use crate::suite::{SpeedSuite, capped_lengths};
+use anyhow::{Context, bail, ensure};
 use assay_engine::device::DeviceKind;
 use assay_engine::expert_cache::Encoding;
 use assay_engine::memory::MemoryPlan;
 use assay_ledgers::{
     ComparedSide, ComparisonBody, ComparisonRow, Draft, EvidenceClass, ExternalBody, ExternalRow, Interval95, Measure,
-    Run, Sha256, Verdict, VerdictRow,
+    RowKey, Run, Sha256, Verdict, VerdictRow,
 };
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -63,6 +63,9 @@ struct LlamaCpp {
     /// Where it is built
     #[arg(long, value_name = "DIR")]
     build: Option<PathBuf>,
+    /// A llama-bench that is built already, instead of building one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["source", "build"])]
+    llama_bench: Option<PathBuf>,
     /// The weights as GGUF [default: written into cache/ where they are not there yet]
     #[arg(long, value_name = "FILE")]
     gguf: Option<PathBuf>,
@@ -90,6 +93,8 @@ struct PeerTurn {
     record: Sha256,
     /// Most that the card held, bytes.
     peak_bytes: Option<u64>,
+    /// What else happened meanwhile.
+    seen: Seen,
 }
 
 impl LlamaCpp {
@@ -119,17 +124,22 @@ impl LlamaCpp {
                 own.push(side.run(&[])?);
             } else {
                 eprintln!("turn {}: llama.cpp", turn + 1);
-                peers.push(peer_turn(&bench, &chosen, watch.as_ref(), timed, &opened, &repository)?);
+                peers.push(peer_turn(&bench, self.origin(), &chosen, watch.as_ref(), timed, &opened, &repository)?);
             }
         }
-        let rows = rows(&chosen, &peers, &own)?;
+        let bootstrap = Bootstrap::default();
+        let rows = rows(&chosen, &peers, &own, bootstrap)?;
         let verdicts = vec![same_identity(&own)?, inside(&peers, room)];
-        let body = body(&bench, &side, &peers, &own, rows, self.rounds)?;
+        let body = body(&bench, &side, &peers, &own, rows, self.rounds, bootstrap)?;
+        let turns: Vec<&Seen> =
+            peers.iter().map(|turn| &turn.seen).chain(own.iter().map(|process| &process.seen)).collect();
+        let seen = observations(&turns);
         log.line(&json!({ "settings": chosen.iter().map(|chosen| &chosen.found.best).collect::<Vec<_>>() }));
         let identity = own.first().map(|process| process.identity.clone()).context("no turn of Assay")?;
         let draft = Draft::comparison(Run::timing_off(), identity, body.clone());
-        let evidence = record(&repository, draft, verdicts.clone(), &log)?;
-        answer(&opened.loaded.name, &chosen, &body, &verdicts, &evidence)?.print(format)?;
+        let evidence = record_seen(&repository, draft, verdicts.clone(), &log, seen.clone())?;
+        let answer = answer(&opened.loaded.name, &chosen, &body, &verdicts, &evidence)?;
+        disturbed(&seen).into_iter().fold(answer, Answer::line).print(format)?;
         Ok(Exit::worst(verdicts.iter().map(|row| row.verdict)))
     }
 
@@ -141,7 +151,16 @@ impl LlamaCpp {
         Ok(Side { name: "assay".to_owned(), binary, arguments })
     }
 
+    /// Which release its source is of, where that is known.
+    fn origin(&self) -> &'static str {
+        if self.source.is_none() && self.llama_bench.is_none() { build::RELEASE } else { "" }
+    }
+
     fn program(&self, repository: &Repository, cuda: bool) -> anyhow::Result<PathBuf> {
+        if let Some(program) = &self.llama_bench {
+            ensure!(program.is_file(), "--llama-bench {}: there is no such file", program.display());
+            return Ok(program.clone());
+        }
         let place = repository.path("target/peers");
         let source = match &self.source {
             Some(dir) => build::find_source(dir)?,
@@ -159,8 +178,12 @@ impl LlamaCpp {
             return Ok(path.clone());
         }
         let precision = &opened.options.precision;
-        let name = |encoding: Encoding| if encoding == Encoding::Bf16 { "bf16" } else { "q4-0" };
-        let (matrices, experts) = (name(precision.attention), name(precision.experts));
+        let name = |encoding: Encoding| match encoding {
+            Encoding::Bf16 => Ok("bf16"),
+            Encoding::Int4(_) => Ok("q4-0"),
+            Encoding::Int8 => bail!("no file for the peer is written with weights in int8: name one with --gguf"),
+        };
+        let (matrices, experts) = (name(precision.attention)?, name(precision.experts)?);
         let path = repository.path(format!("cache/{}.{matrices}.experts-{experts}.gguf", opened.model_name()));
         if !path.exists() {
             let mut export = Command::new(std::env::current_exe().context("finding this program")?);
@@ -178,10 +201,11 @@ impl LlamaCpp {
 fn room(opened: &Opened) -> anyhow::Result<Room> {
     let spec = &opened.folder.spec;
     let plan = MemoryPlan::new(spec, &opened.options)?;
-    // A block of 32 weights in Q4_0 is 18 bytes.
+    // A block of 32 weights in Q4_0 is 18 bytes, in Q8_0 34.
     let bytes = |weights: usize| match opened.options.precision.experts {
         Encoding::Bf16 => weights * 2,
         Encoding::Int4(_) => weights / 32 * 18,
+        Encoding::Int8 => weights / 32 * 34,
     };
     let expert = plan.bank.map_or(0, |bank| bytes(3 * bank.expert.hidden_size * bank.expert.moe_intermediate_size));
     Ok(Room {
@@ -194,13 +218,10 @@ fn room(opened: &Opened) -> anyhow::Result<Room> {
 fn workloads(suite: &SpeedSuite, most: usize) -> anyhow::Result<Vec<Workload>> {
     let tokens = |tokens: usize| u32::try_from(tokens);
     let prefill = suite.prefill.tokens.iter().filter(|&&length| length <= most);
-    let depth = suite.decode.prompt_tokens;
     let prefill = prefill.map(|&length| Ok(Workload::Prefill { tokens: tokens(length)? }));
-    let decode = suite
-        .decode
-        .tokens
-        .iter()
-        .map(|&length| Ok(Workload::Decode { tokens: tokens(length)?, depth: tokens(depth)? }));
+    let depths = capped_lengths(&suite.decode.prompt_tokens, most);
+    let decode = depths.iter().flat_map(|&depth| suite.decode.tokens.iter().map(move |&length| (length, depth)));
+    let decode = decode.map(|(length, depth)| Ok(Workload::Decode { tokens: tokens(length)?, depth: tokens(depth)? }));
     prefill.chain(decode).collect()
 }
 
@@ -227,6 +248,7 @@ fn choose(
 /// Every workload once, in its setting; kept as a record of its own.
 fn peer_turn(
     bench: &LlamaBench,
+    origin: &str,
     chosen: &[Chosen],
     watch: Option<&CardWatch>,
     timed: u32,
@@ -239,17 +261,19 @@ fn peer_turn(
         ("budget_bytes".to_owned(), opened.loaded.config.memory.vram.0.to_string()),
     ]);
     let (mut subject, mut commands) = (String::new(), Vec::new());
+    let mut seen = Watch::start(opened.loaded.config.device);
     for Chosen { workload, found } in chosen {
         let best: &Setting = &found.best.setting;
         if let Some(watch) = watch {
             watch.take_peak();
         }
         let finished = bench.run(best, &[best.n_ubatch], &[best.threads], *workload, timed, watch)?;
+        seen.look();
         log.line(&json!({ "command": finished.command, "raw": finished.raw }));
         let row = &finished.rows[0];
-        subject = format!("llama.cpp {} of {} {}", row.build_commit, build::PACKAGE, build::VERSION);
+        subject = format!("llama.cpp {}{origin}", row.build_commit);
         setting.insert("weights".to_owned(), format!("{}, {} bytes", row.model_type, row.model_size));
-        let name = row_name(*workload);
+        let name = key(*workload).to_string();
         setting.insert(format!("setting of {name}"), serde_json::to_string(best)?);
         peak_bytes = peak_bytes.max(row.peak_bytes);
         let estimate = median(&row.samples_ts)?;
@@ -264,41 +288,44 @@ fn peer_turn(
         samples.push(row.samples_ts.clone());
         commands.push(finished.command);
     }
+    let seen = seen.finish();
     let body = ExternalBody { subject, source: commands.join("\n"), setting, rows };
     let draft = Draft::without_identity(EvidenceClass::ControlledDevelopment, body);
-    let record = record(repository, draft, Vec::new(), &log)?;
-    Ok(PeerTurn { samples, record, peak_bytes })
+    let record = record_seen(repository, draft, Vec::new(), &log, seen.observations())?;
+    Ok(PeerTurn { samples, record, peak_bytes, seen })
 }
 
-fn row_name(workload: Workload) -> String {
-    match workload {
-        Workload::Prefill { tokens } => format!("prefill of {tokens}"),
-        Workload::Decode { tokens, depth } => format!("decode of {tokens} behind {depth}"),
-    }
+/// Assay's row for the same.
+fn key(workload: Workload) -> RowKey {
+    let (measure, depth) = match workload {
+        Workload::Prefill { .. } => (Measure::Prefill, None),
+        Workload::Decode { depth, .. } => (Measure::Decode, Some(depth.into())),
+    };
+    RowKey { measure, tokens: workload.tokens().into(), depth }
 }
 
-fn measure(workload: Workload) -> Measure {
-    match workload {
-        Workload::Prefill { .. } => Measure::Prefill,
-        Workload::Decode { .. } => Measure::Decode,
-    }
-}
-
-/// Repetitions are paired in the order they ran: the nth of a round's turn with the nth of the other's.
-fn rows(chosen: &[Chosen], peers: &[PeerTurn], own: &[Process]) -> anyhow::Result<Vec<ComparisonRow>> {
+/// As in `assay compare`, but of repetitions, since turns are few: they are paired in the order they ran, the nth of a round's turn
+/// with the nth of the other's.
+fn rows(
+    chosen: &[Chosen],
+    peers: &[PeerTurn],
+    own: &[Process],
+    bootstrap: Bootstrap,
+) -> anyhow::Result<Vec<ComparisonRow>> {
     let row = |(index, chosen): (usize, &Chosen)| {
-        let (measure, tokens) = (measure(chosen.workload), u64::from(chosen.workload.tokens()));
+        let key = key(chosen.workload);
+        let RowKey { measure, tokens, depth } = key;
         let a: Vec<f64> = peers.iter().flat_map(|turn| turn.samples[index].iter().copied()).collect();
         let found = own.iter().map(|process| {
-            let row = process.rows.iter().find(|row| row.measure == measure && row.tokens == tokens);
+            let row = process.rows.iter().find(|row| row.key().is(&key));
             row.map(|row| row.samples.clone())
         });
         // A length that calibration did not allow gave way to a shorter one.
         let Some(b) = found.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let b = b.concat();
-        let ratio = paired_ratio(&b, &a)?;
+        let ratio = bootstrap.paired_ratio(&b, &a)?;
         let ratio = Interval95 { value: ratio.value, ci95: ratio.ci95.map(|interval| [interval.low, interval.high]) };
-        Ok(Some(ComparisonRow { measure, tokens, unit: "tok/s".to_owned(), a, b, ratio }))
+        Ok(Some(ComparisonRow { measure, tokens, depth, unit: "tok/s".to_owned(), a, b, ratio }))
     };
     chosen.iter().enumerate().map(row).filter_map(Result::transpose).collect()
 }
@@ -333,6 +360,7 @@ fn body(
     own: &[Process],
     rows: Vec<ComparisonRow>,
     rounds: usize,
+    bootstrap: Bootstrap,
 ) -> anyhow::Result<ComparisonBody> {
     let a = ComparedSide {
         name: "llama.cpp".to_owned(),
@@ -347,7 +375,8 @@ fn body(
         records: own.iter().map(|process| process.record).collect(),
     };
     let order = order(rounds).map(|is_own| if is_own { 'B' } else { 'A' }).collect();
-    Ok(ComparisonBody { a, b, differences: Vec::new(), order, rows, resamples: 0, seed: "0".to_owned() })
+    let (resamples, seed) = (u64::from(bootstrap.resamples), bootstrap.seed.to_string());
+    Ok(ComparisonBody { a, b, differences: Vec::new(), order, rows, resamples, seed })
 }
 
 fn answer(
@@ -367,7 +396,7 @@ fn answer(
         let interval = row.ratio.ci95.map_or("–".to_owned(), |[low, high]| format!("{low:.2}–{high:.2}"));
         table.row([
             row.measure.as_str().to_owned(),
-            row.tokens.to_string(),
+            row.key().lengths(),
             format!("{:.1}", median(&row.a)?.value),
             format!("{:.1}", median(&row.b)?.value),
             format!("{:.2}", row.ratio.value),
@@ -380,7 +409,7 @@ fn answer(
         let Setting { n_cpu_moe, n_ubatch, load_mode, threads, .. } = &found.best.setting;
         answer = answer.line(format!(
             "llama.cpp, {}: -ncmoe {n_cpu_moe} -ub {n_ubatch} -lm {load_mode} -t {threads}, best of {}",
-            row_name(*workload),
+            key(*workload).to_string(),
             found.trials.len()
         ));
     }

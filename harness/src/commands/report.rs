@@ -8,8 +8,9 @@ use anyhow::Context;
 use assay_engine::file;
 use assay_ledgers::{Record, Verdict, heads};
 use assay_reports::{
-    fidelity_table_markdown, headline_table_markdown, latest, load, page, perplexity_table_markdown,
-    speed_table_markdown, stale_blocks, typed_figures, update_between_markers,
+    comparison_table_markdown, fidelity_table_markdown, headline_table_markdown, latest, load, page,
+    perplexity_table_markdown, speed_table_markdown, stale_blocks, typed_figures, update_between_markers,
+    verdict_table_markdown,
 };
 use clap::Args;
 use std::collections::BTreeMap;
@@ -104,6 +105,8 @@ fn documents(records: &[Record]) -> anyhow::Result<[(&'static str, BTreeMap<Stri
         ("speed".to_owned(), of(speed_table_markdown(all()))),
         ("perplexity".to_owned(), of(perplexity_table_markdown(all()))),
         ("fidelity".to_owned(), of(fidelity_table_markdown(all()))),
+        ("comparisons".to_owned(), of(comparison_table_markdown(all()))),
+        ("verdicts".to_owned(), of(verdict_table_markdown(all()))),
     ]);
     let readme = BTreeMap::from([("headline".to_owned(), of(headline_table_markdown(all())))]);
     Ok([(RESULTS, results), (README, readme)])

@@ -2,12 +2,12 @@
 
 use crate::config::ConfigArgs;
 use crate::corpus::{Corpus, PromptCutter, PromptSet, PromptUse};
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, record_seen};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::progress::Progress;
 use crate::repository::Repository;
-use crate::runtime::{IdentityInputs, Runtime};
+use crate::runtime::{IdentityInputs, Runtime, Watch};
 use crate::session_benchmark::{Script, Turn, run};
 use crate::speed::time_row;
 use crate::statistics::{Estimate, median, paired_ratio};
@@ -81,16 +81,19 @@ impl SessionCacheBenchmark {
         let context = loaded.config.context.tokens;
         ensure!(needed <= context, "four turns need {needed} tokens of context, the config has {context}");
         let corpus = Corpus::load(self.prompts, &repository)?;
+        let device = loaded.config.device;
         let mut runtime = Runtime::start(loaded, &repository)?;
         let script = self.script(&corpus, &runtime.tokenizer()?)?;
         let (timing, mut log, sha256) = (Run::timing_off(), RunLog::default(), runtime.opened.folder.sha256());
         let runs = PHASES.len() * CONVERSATIONS * TURNS;
         let progress = Progress::start("conversing", runs as u64, "turns");
-        let mut phases = Vec::new();
+        let (mut phases, mut watch) = (Vec::new(), Watch::start(device));
         for phase in PHASES {
             let done = || progress.advance(1);
             phases.push(run(&timing, &mut runtime.engine, &sha256, &script, phase, &mut log, done)?);
+            watch.look();
         }
+        let seen = watch.finish();
         drop(progress);
         let figures = figures(&phases)?;
         let verdicts = verdicts(&phases, &figures);
@@ -98,13 +101,14 @@ impl SessionCacheBenchmark {
         let identity = runtime.opened.identity(&repository, runtime.heatmap.as_ref(), inputs)?;
         let body = self.body(&phases)?;
         let draft = Draft::speed(timing, identity.clone(), body);
-        let evidence = record(&repository, draft, verdicts.clone(), &log)?;
+        let evidence = record_seen(&repository, draft, verdicts.clone(), &log, seen.observations())?;
         let turns: Vec<&Turn> = phases.iter().flatten().collect();
         let json = json!({
             "config": runtime.opened.loaded.name, "first": self.first, "message": self.message, "answer": self.answer,
             "figures": figures, "turns": turns, "identity": identity, "verdicts": verdicts, "evidence": evidence,
         });
         let answer = answer(&json, &runtime.opened.loaded.name, &phases, &figures, &verdicts)?;
+        let answer = seen.line().into_iter().fold(answer, Answer::line);
         answer.line(format!("record {}", evidence.short())).print(format)?;
         Ok(Exit::worst(verdicts.iter().map(|row| row.verdict)))
     }
@@ -139,6 +143,9 @@ impl SessionCacheBenchmark {
             cold_path: None,
             layers: Vec::new(),
             driver: None,
+            work: None,
+            roofline: None,
+            startup_s: Default::default(),
         })
     }
 }

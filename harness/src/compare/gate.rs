@@ -79,12 +79,12 @@ fn as_speed(measure: Measure, [low, high]: [f64; 2]) -> [f64; 2] {
 }
 
 fn same(row: &ComparisonRow, other: &ComparisonRow) -> bool {
-    (row.measure, row.tokens) == (other.measure, other.tokens)
+    row.key().is(&other.key())
 }
 
 /// `decode of 64`.
 fn name(row: &ComparisonRow) -> String {
-    format!("{} of {}", row.measure.as_str(), row.tokens)
+    row.key().to_string()
 }
 
 fn text(row: &ComparisonRow) -> String {
@@ -103,7 +103,7 @@ mod tests {
 
     fn row(measure: Measure, ratio: f64, ci95: Option<[f64; 2]>) -> ComparisonRow {
         let ratio = Interval95 { value: ratio, ci95 };
-        ComparisonRow { measure, tokens: 64, unit: "tok/s".to_owned(), a: vec![], b: vec![], ratio }
+        ComparisonRow { measure, tokens: 64, depth: None, unit: "tok/s".to_owned(), a: vec![], b: vec![], ratio }
     }
 
     #[test]

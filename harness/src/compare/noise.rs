@@ -26,7 +26,7 @@ fn of_equals(record: &Record, device: &DeviceIdentity, row: &ComparisonRow) -> O
     if !body.differences.is_empty() || identity.device != *device {
         return None;
     }
-    let same = body.rows.iter().find(|other| (other.measure, other.tokens) == (row.measure, row.tokens))?;
+    let same = body.rows.iter().find(|other| other.key().is(&row.key()))?;
     let [low, high] = same.ratio.ci95?;
     let half_width = (1.0 - low).abs().max((high - 1.0).abs());
     Some(Noise { half_width, record: record.original_hash() })

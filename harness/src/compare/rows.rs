@@ -15,7 +15,7 @@ pub fn rows(a: &[Process], b: &[Process], bootstrap: Bootstrap) -> anyhow::Resul
     let row = |row: &SpeedRow| -> anyhow::Result<ComparisonRow> {
         let (a, b) = (medians(a, row)?, medians(b, row)?);
         let ratio = interval(bootstrap.paired_ratio(&b, &a)?);
-        Ok(ComparisonRow { measure: row.measure, tokens: row.tokens, unit: row.unit.clone(), a, b, ratio })
+        Ok(comparison(row, a, b, ratio))
     };
     rows.iter().map(row).collect()
 }
@@ -33,9 +33,14 @@ pub fn baseline_rows(
     let row = |row: &SpeedRow| -> anyhow::Result<ComparisonRow> {
         let (a, b) = (row.samples.clone(), medians(now, row)?);
         let ratio = interval(bootstrap.ratio_of_medians(&b, &a)?);
-        Ok(ComparisonRow { measure: row.measure, tokens: row.tokens, unit: row.unit.clone(), a, b, ratio })
+        Ok(comparison(row, a, b, ratio))
     };
     baseline.iter().map(row).collect()
+}
+
+fn comparison(row: &SpeedRow, a: Vec<f64>, b: Vec<f64>, ratio: Interval95) -> ComparisonRow {
+    let SpeedRow { measure, tokens, depth, unit, .. } = row;
+    ComparisonRow { measure: *measure, tokens: *tokens, depth: *depth, unit: unit.clone(), a, b, ratio }
 }
 
 fn measured(processes: &[Process]) -> anyhow::Result<&[SpeedRow]> {
@@ -44,11 +49,13 @@ fn measured(processes: &[Process]) -> anyhow::Result<&[SpeedRow]> {
 
 /// The median of each process in one row.
 fn medians(processes: &[Process], row: &SpeedRow) -> anyhow::Result<Vec<f64>> {
-    let same = |other: &&SpeedRow| (other.measure, other.tokens, &other.unit) == (row.measure, row.tokens, &row.unit);
+    let same = |other: &&SpeedRow| other.key().is(&row.key()) && other.unit == row.unit;
     let of_process = |process: &Process| {
-        let found = process.rows.iter().find(same).with_context(|| {
-            format!("a process did not measure {} of {} tokens, another did", row.measure.as_str(), row.tokens)
-        })?;
+        let found = process
+            .rows
+            .iter()
+            .find(same)
+            .with_context(|| format!("a process did not measure {}, another did", row.key()))?;
         Ok(median(&found.samples)?.value)
     };
     processes.iter().map(of_process).collect()

@@ -1,7 +1,7 @@
 //! One side of a comparison, and one process of it.
 
-use super::load::{Counters, Disturbance};
 use crate::exit::InvalidEvidence;
+use crate::runtime::{Counters, Seen};
 use anyhow::{Context, ensure};
 use assay_ledgers::{Identity, Sha256, SpeedRow};
 use serde::{Deserialize, Serialize};
@@ -34,8 +34,8 @@ pub struct Process {
     pub exit_code: i32,
     /// Its rows.
     pub rows: Vec<SpeedRow>,
-    /// What else the machine did meanwhile.
-    pub disturbance: Disturbance,
+    /// What else happened meanwhile: on the machine as long as it ran, on the card as long as it timed.
+    pub seen: Seen,
 }
 
 /// The part of `assay benchmark --output json` that is needed.
@@ -44,6 +44,9 @@ struct Answer {
     identity: Identity,
     rows: Vec<SpeedRow>,
     evidence: Sha256,
+    /// Absent in answers of older builds.
+    #[serde(default)]
+    seen: Seen,
 }
 
 impl Side {
@@ -66,7 +69,7 @@ impl Side {
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("starting {}", self.binary.display()))?;
-        let disturbance = before.until(Counters::now());
+        let machine = before.until(Counters::now());
         let exit_code = output.status.code().unwrap_or(-1);
         let failed = || {
             let stderr = String::from_utf8_lossy(&output.stderr);
@@ -80,6 +83,7 @@ impl Side {
         if exit_code == 4 {
             return Err(InvalidEvidence(failed()).into());
         }
-        Ok(Process { identity: answer.identity, record: answer.evidence, exit_code, rows: answer.rows, disturbance })
+        let seen = Seen { machine, card: answer.seen.card };
+        Ok(Process { identity: answer.identity, record: answer.evidence, exit_code, rows: answer.rows, seen })
     }
 }

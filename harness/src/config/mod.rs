@@ -13,11 +13,12 @@ pub use overrides::{ConfigArgs, ConfigFlags};
 pub use size::{ByteSize, SizeError};
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// A config file, and after the flags are applied, what is run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Checkpoint folder, relative to the root of the repository that the config lies in.
@@ -82,7 +83,7 @@ impl Config {
 }
 
 /// Where it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Device {
     /// The CPU, with an arena as device memory and a modelled link
@@ -92,7 +93,7 @@ pub enum Device {
 }
 
 /// In what order and precision prefill computes. Decode always has the exact arithmetic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum PrefillArithmetic {
     /// The arithmetic contract's: the same bits on every device
@@ -109,7 +110,7 @@ impl PrefillArithmetic {
 }
 
 /// Formats of weights and KV.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Precision {
     /// Routed experts.
@@ -131,17 +132,19 @@ pub struct Precision {
 }
 
 /// Formats of weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightFormat {
     /// As in the checkpoint
     Bf16,
     /// Symmetric, groups of 128 inputs, BF16 scales
     Int4,
+    /// Likewise; scales from the largest magnitude
+    Int8,
 }
 
 /// How INT4 scales are found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantization {
     /// The group's largest magnitude over 7
@@ -151,7 +154,7 @@ pub enum Quantization {
 }
 
 /// Formats of keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum KvFormat {
     /// As computed
@@ -167,7 +170,7 @@ pub enum KvFormat {
 }
 
 /// Device memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
     /// The whole budget.
@@ -177,7 +180,7 @@ pub struct Memory {
 }
 
 /// Sequence length and chunks, in tokens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
     /// Longest sequence, prompt and answer together.
@@ -189,10 +192,11 @@ pub struct Context {
 }
 
 /// Which experts stay on the device.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Residency {
     /// Which expert leaves when another is promoted.
+    #[schemars(with = "String", extend("enum" = Policy::ALL))]
     pub policy: Policy,
     /// Prior of the first resident set; a path like `model`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -209,7 +213,7 @@ fn everything() -> f64 {
 }
 
 /// Limits of benchmarks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Benchmark {
     /// Longest prompt that a speed suite gives this config, in tokens.
@@ -217,7 +221,7 @@ pub struct Benchmark {
 }
 
 /// The modelled link between host and device memory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// In 10⁹ bytes a second.
@@ -227,7 +231,7 @@ pub struct Link {
 }
 
 /// How a token is chosen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
     /// By which rule.
@@ -235,7 +239,7 @@ pub struct Sampling {
 }
 
 /// Rules for choosing a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SamplingKind {
     /// The largest logit, ties to the lowest id.

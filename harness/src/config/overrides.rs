@@ -146,8 +146,8 @@ impl ConfigFlags {
         replace(&mut config.memory.vram, self.vram);
         replace(&mut config.memory.margin, self.margin);
         replace(&mut config.precision.experts, self.experts);
-        // A method for scales means nothing where the flag has taken the scales away.
-        if self.experts == Some(WeightFormat::Bf16) {
+        // A method for scales means nothing where the flag has taken the choice away.
+        if self.experts.is_some_and(|experts| experts != WeightFormat::Int4) {
             config.precision.expert_quantization = None;
         }
         if self.expert_quantization.is_some() {

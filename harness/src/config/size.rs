@@ -1,6 +1,8 @@
 //! Sizes in bytes as people write them: `"20MiB"`, `"1.5 GiB"`, or a plain number of bytes.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -32,6 +34,19 @@ impl fmt::Display for ByteSize {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         write!(formatter, "{}", indicatif::BinaryBytes(self.0))?;
         if self.0 >= 1024 { write!(formatter, " ({} bytes)", self.0) } else { Ok(()) }
+    }
+}
+
+impl JsonSchema for ByteSize {
+    fn schema_name() -> Cow<'static, str> {
+        "ByteSize".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Bytes as a number, or with a unit, as \"20MiB\".",
+            "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string" }],
+        })
     }
 }
 

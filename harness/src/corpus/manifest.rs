@@ -5,6 +5,7 @@ use crate::repository::Repository;
 use assay_engine::file;
 use assay_ledgers::Sha256;
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::path::{Component, Path};
@@ -19,7 +20,7 @@ const MAX_BYTES: u64 = 1 << 20;
 pub(super) const MAX_BOOK_BYTES: usize = 64 << 20;
 
 /// Which six books.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptSet {
     /// The six books inside the Rust crate scrunch, which cargo fetches

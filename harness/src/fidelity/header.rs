@@ -2,6 +2,7 @@
 
 use crate::perplexity::Document;
 use assay_ledgers::{BaselineLogits, Identity, Sha256};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ pub(super) const FORMAT_VERSION: u32 = 1;
 pub const MIN_TOP_K: u32 = super::TOP as u32;
 
 /// Fields before the rows.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineHeader {
     /// [`FORMAT_VERSION`].
@@ -38,7 +39,7 @@ pub struct BaselineHeader {
 }
 
 /// One document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineDocument {
     /// Its name, unique in its set.

@@ -8,6 +8,8 @@ use std::process::Command;
 pub const PACKAGE: &str = "llama-cpp-python";
 /// Its version.
 pub const VERSION: &str = "0.3.36";
+/// The two, as they follow a commit.
+pub const RELEASE: &str = " of llama-cpp-python 0.3.36";
 /// Where a llama.cpp tree lies in that package.
 const VENDORED: &str = "vendor/llama.cpp";
 
@@ -106,6 +108,11 @@ fn run(command: &mut Command) -> anyhow::Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn the_release_is_that_of_the_package() {
+        assert_eq!(RELEASE, format!(" of {PACKAGE} {VERSION}"));
+    }
 
     #[test]
     fn a_tree_is_found_as_it_is_and_in_a_package() {

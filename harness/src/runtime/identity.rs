@@ -12,6 +12,7 @@ use assay_ledgers::{
     ArithmeticIdentity, CheckpointIdentity, DeviceIdentity, DeviceKind, ExpertQuantization, Identity, LinkIdentity,
     MemoryIdentity, NumberFormat, PrecisionIdentity, PromptsIdentity, Sampling, Sha256, SuiteIdentity,
 };
+use assay_server::template::TemplateSource;
 use std::collections::BTreeMap;
 
 /// The file of a checkpoint that describes it, and the one that makes text tokens.
@@ -77,7 +78,7 @@ impl Opened {
         Ok(Identity {
             checkpoint,
             tokenizer: tokenizer.filter(|_| inputs.tokenized),
-            template: None,
+            template: if inputs.tokenized { self.template()? } else { None },
             source: source::source(repository)?,
             binary: binary()?,
             precision: precision(&self.loaded),
@@ -94,6 +95,20 @@ impl Opened {
             tasks: None,
             synthetic: self.folder.synthetic.is_some(),
         })
+    }
+
+    /// Hash of the checkpoint's tokenizer, where it has one.
+    ///
+    /// # Errors
+    /// When the checkpoint has no `config.json`.
+    pub fn tokenizer_hash(&self) -> anyhow::Result<Option<Sha256>> {
+        Ok(self.checkpoint()?.1)
+    }
+
+    /// Hash of the chat template that the checkpoint comes with.
+    fn template(&self) -> anyhow::Result<Option<Sha256>> {
+        let source = TemplateSource::read(self.folder.checkpoint.dir())?;
+        Ok(source.template.map(|(_, text)| Sha256::of(text.as_bytes())))
     }
 
     fn checkpoint(&self) -> anyhow::Result<(CheckpointIdentity, Option<Sha256>)> {
@@ -168,6 +183,7 @@ fn precision(loaded: &LoadedConfig) -> PrecisionIdentity {
     let weights = |format: WeightFormat| match format {
         WeightFormat::Bf16 => NumberFormat::Bf16,
         WeightFormat::Int4 => NumberFormat::Int4,
+        WeightFormat::Int8 => NumberFormat::Int8,
     };
     PrecisionIdentity {
         experts: weights(precision.experts),

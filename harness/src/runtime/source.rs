@@ -5,15 +5,17 @@ use anyhow::Context;
 use assay_ledgers::{Sha256, SourceIdentity};
 use git2::{DiffFormat, DiffOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 /// What can change what a run does. Ledgers and reports are written by runs and stay out; so do texts for readers.
-const INPUTS: [&str; 10] = [
+const INPUTS: [&str; 11] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
     ".cargo",
     "kernels",
     "engine",
+    "ledgers/Cargo.toml",
     "ledgers/src",
     "witness/src",
     "harness",
@@ -27,18 +29,21 @@ const UNKNOWN: &str = "unknown";
 const LEFTOVERS: [&str; 2] = ["target", "__pycache__"];
 
 /// Commit and difference of the checkout, and the digest of its inputs. Outside a git repository (an unpacked archive, a
-/// copied folder) the commit is `unknown`, which is said on stderr, and the digest alone names the source.
+/// copied folder) the commit is `unknown`, which is said on stderr once, and the digest alone names the source.
 ///
 /// # Errors
 /// When the sources, or a git repository that is there, cannot be read.
 pub fn source(repository: &Repository) -> anyhow::Result<SourceIdentity> {
+    static SAID: Once = Once::new();
     let inputs = Some(inputs_digest(repository.root())?);
     let source = commit(repository)?;
     if source.commit == UNKNOWN {
-        eprintln!(
-            "warning: {} is in no git repository with a commit: the identity names the source by its digest alone",
-            repository.root().display()
-        );
+        SAID.call_once(|| {
+            eprintln!(
+                "warning: {} is in no git repository with a commit: the identity names the source by its digest alone",
+                repository.root().display()
+            );
+        });
     }
     Ok(SourceIdentity { inputs, ..source })
 }

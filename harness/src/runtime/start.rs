@@ -14,13 +14,14 @@ use assay_engine::checkpoint::tokenizer::Tokenizer;
 use assay_engine::device::cuda::CudaDevice;
 use assay_engine::device::host::{HostDevice, HostOptions, LinkModel};
 use assay_engine::device::{Arithmetic, Device, DeviceError, DeviceKind};
-use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build, default_path};
+use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build, default_path, stale_paths};
 use assay_engine::memory::MemoryPlan;
 use assay_engine::residency::{Heatmap, HeatmapIdentity, PolicyKind};
 use assay_engine::{Engine, EngineError, EngineOptions, ModelFolder, Precision};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A config with its checkpoint opened: enough to say what it needs and what it is.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Runtime {
     pub heatmap: Option<Heatmap>,
     /// The engine.
     pub engine: Engine<Box<dyn Device>>,
+    /// Seconds that each step took, by its name.
+    pub startup_s: BTreeMap<String, f64>,
 }
 
 impl Opened {
@@ -101,6 +104,15 @@ impl Opened {
         Ok(default_path(repository.root(), &self.model_name(), &identity))
     }
 
+    /// Says which files in `cache/` hold this config's experts in a layout that this build has no use for.
+    pub(crate) fn name_stale_caches(&self, repository: &Repository) -> anyhow::Result<()> {
+        let identity = self.folder.cache_identity(self.options.precision.experts)?;
+        for path in stale_paths(repository.root(), &self.model_name(), &identity) {
+            eprintln!("{} is of an earlier layout and may be deleted", repository.display(&path).display());
+        }
+        Ok(())
+    }
+
     /// The heatmap that the config names, checked against it.
     ///
     /// # Errors
@@ -146,7 +158,9 @@ impl Opened {
     fn bank(&self, repository: &Repository) -> anyhow::Result<Arc<HostBank>> {
         let encoding = self.options.precision.experts;
         let path = self.cache_path(repository)?;
-        build_cache(&self.folder, encoding, &path, false)?;
+        if build_cache(&self.folder, encoding, &path, false)?.built {
+            self.name_stale_caches(repository)?;
+        }
         let bytes = std::fs::metadata(&path).map(|file| file.len()).unwrap_or(0);
         let progress = Mutex::new(Progress::start("reading experts", bytes, "bytes"));
         let advance = |bytes: u64| lock(&progress).advance(bytes);
@@ -160,10 +174,14 @@ impl Runtime {
     /// # Errors
     /// When a file cannot be read or is not what it should be, or the budget is too small.
     pub fn start(loaded: LoadedConfig, repository: &Repository) -> anyhow::Result<Self> {
+        let start = Instant::now();
         let opened = Opened::new(loaded)?;
         opened.check_budget()?;
         let heatmap = opened.heatmap()?;
-        Self::load(opened, heatmap, repository)
+        let seconds = start.elapsed().as_secs_f64();
+        let mut runtime = Self::load(opened, heatmap, repository)?;
+        runtime.startup_s.insert("checkpoint".to_owned(), seconds);
+        Ok(runtime)
     }
 
     /// Loads the engine of an opened config.
@@ -173,17 +191,22 @@ impl Runtime {
     pub fn load(opened: Opened, heatmap: Option<Heatmap>, repository: &Repository) -> anyhow::Result<Self> {
         opened.check_budget()?;
         let config = &opened.loaded.config;
+        let mut steps = Steps::start();
         // Before experts are read, which may take a minute: a machine without the device says so at once.
         let device = open_device(config)
             .with_context(|| format!("{}: no device with memory.vram = {}", opened.context(), config.memory.vram))?;
+        steps.end("device");
         let bank = opened.bank(repository)?;
+        steps.end("experts");
         interrupt::check()?;
         let progress = Progress::start("loading weights and calibrating", 1, "step");
         let (checkpoint, spec) = (&opened.folder.checkpoint, opened.folder.spec.clone());
         let engine = Engine::load(device, checkpoint, spec, bank, heatmap.as_ref(), opened.options.clone())?;
         drop(progress);
+        steps.end("weights");
+        steps.split("weights", "calibration", engine.calibration_time());
         interrupt::check()?;
-        Ok(Runtime { opened, heatmap, engine })
+        Ok(Runtime { opened, heatmap, engine, startup_s: steps.seconds })
     }
 
     /// The checkpoint's tokenizer.
@@ -194,6 +217,33 @@ impl Runtime {
         let tokenizer = Tokenizer::open(self.opened.folder.checkpoint.dir())?;
         tokenizer.check_vocab_size(self.opened.folder.spec.vocab_size)?;
         Ok(tokenizer)
+    }
+}
+
+/// What the steps of starting take.
+struct Steps {
+    last: Instant,
+    seconds: BTreeMap<String, f64>,
+}
+
+impl Steps {
+    fn start() -> Self {
+        Self { last: Instant::now(), seconds: BTreeMap::new() }
+    }
+
+    /// Everything since the step before was `step`.
+    fn end(&mut self, step: &str) {
+        let now = Instant::now();
+        self.seconds.insert(step.to_owned(), (now - self.last).as_secs_f64());
+        self.last = now;
+    }
+
+    /// `part` of `step` is a step of its own.
+    fn split(&mut self, step: &str, part: &str, time: Duration) {
+        if let Some(seconds) = self.seconds.get_mut(step) {
+            *seconds -= time.as_secs_f64();
+        }
+        self.seconds.insert(part.to_owned(), time.as_secs_f64());
     }
 }
 
@@ -307,5 +357,6 @@ fn encoding(format: WeightFormat, quantization: Option<Quantization>) -> Encodin
         (WeightFormat::Bf16, _) => Encoding::Bf16,
         (WeightFormat::Int4, Some(Quantization::Search)) => Encoding::Int4(QuantizeMethod::Search),
         (WeightFormat::Int4, _) => Encoding::Int4(QuantizeMethod::Amax),
+        (WeightFormat::Int8, _) => Encoding::Int8,
     }
 }

@@ -1,7 +1,7 @@
 //! Which prompts of which lengths.
 
 use crate::corpus::{Corpus, Prompt, PromptCutter, PromptUse, TextSpan};
-use crate::suite::{SpeedSuite, prefill_lengths};
+use crate::suite::{SpeedSuite, capped_lengths};
 use anyhow::ensure;
 use assay_engine::checkpoint::tokenizer::Tokenizer;
 use assay_ledgers::Measure;
@@ -30,6 +30,8 @@ pub struct PlannedRow {
     pub measure: Measure,
     /// Tokens that are timed: of the prompt in prefill, generated in decode.
     pub tokens: usize,
+    /// Tokens of the prompt before them, in decode.
+    pub depth: Option<usize>,
     /// Prompts that are thrown away.
     pub warm_up: Vec<Prompt>,
     /// Prompts that are timed.
@@ -61,26 +63,29 @@ impl SpeedPlan {
         let cut = |prompt_use, tokens, count| -> anyhow::Result<Vec<Prompt>> {
             (0..count).map(|repetition| Ok(cutter.cut(prompt_use, tokens, repetition)?)).collect()
         };
-        let row = |measure, tokens, prompt_tokens| -> anyhow::Result<PlannedRow> {
+        let row = |measure, tokens, depth: Option<usize>| -> anyhow::Result<PlannedRow> {
+            let prompt_tokens = depth.unwrap_or(tokens);
             Ok(PlannedRow {
                 measure,
                 tokens,
+                depth,
                 warm_up: cut(PromptUse::WarmUp, prompt_tokens, suite.repetitions.warm_up)?,
                 timed: cut(PromptUse::Timed, prompt_tokens, suite.repetitions.timed)?,
             })
         };
         let mut rows = Vec::new();
-        for tokens in prefill_lengths(&suite.prefill.tokens, cap.tokens()) {
-            rows.push(row(Measure::Prefill, tokens, tokens)?);
+        for tokens in capped_lengths(&suite.prefill.tokens, cap.tokens()) {
+            rows.push(row(Measure::Prefill, tokens, None)?);
         }
-        let prompt_tokens = suite.decode.prompt_tokens.min(cap.tokens());
-        for &tokens in &suite.decode.tokens {
-            ensure!(
-                prompt_tokens + tokens <= context_tokens,
-                "decoding {tokens} tokens after {prompt_tokens} needs a context of {}, the config has {context_tokens}",
-                prompt_tokens + tokens
-            );
-            rows.push(row(Measure::Decode, tokens, prompt_tokens)?);
+        for depth in capped_lengths(&suite.decode.prompt_tokens, cap.tokens()) {
+            for &tokens in &suite.decode.tokens {
+                ensure!(
+                    depth + tokens <= context_tokens,
+                    "decoding {tokens} tokens after {depth} needs a context of {}, the config has {context_tokens}",
+                    depth + tokens
+                );
+                rows.push(row(Measure::Decode, tokens, Some(depth))?);
+            }
         }
         Ok(SpeedPlan { cap, rows })
     }

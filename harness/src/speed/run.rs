@@ -5,9 +5,11 @@ use crate::corpus::Prompt;
 use crate::evidence::RunLog;
 use crate::interrupt;
 use crate::progress::Progress;
+use crate::runtime::Watch;
 use anyhow::ensure;
 use assay_engine::Engine;
 use assay_engine::device::Device;
+use assay_engine::engine::ColdPath;
 use assay_engine::residency::ResidencyCounters;
 use assay_ledgers::{Measure, Run, TimingOff};
 use serde::Serialize;
@@ -37,11 +39,13 @@ pub struct Measured {
     pub measure: Measure,
     /// Tokens timed in each repetition.
     pub tokens: usize,
+    /// Tokens of the prompt before them, in decode.
+    pub depth: Option<usize>,
     /// Every repetition, in the order they ran.
     pub samples: Vec<Sample>,
 }
 
-/// Runs the plan. The token says that no timing instrumentation is in the engine.
+/// Runs the plan; `watch` looks up between repetitions. The token says that no timing instrumentation is in the engine.
 ///
 /// # Errors
 /// When the engine fails, a count of tokens is not the planned one, or the user interrupts.
@@ -49,6 +53,7 @@ pub fn run<D: Device>(
     _timing: &Run<TimingOff>,
     engine: &mut Engine<D>,
     plan: &SpeedPlan,
+    watch: &mut Watch,
     log: &mut RunLog,
 ) -> anyhow::Result<Vec<Measured>> {
     ensure!(!engine.is_traced(), "a trace is being written: a traced run gives no speed row");
@@ -63,7 +68,10 @@ pub fn run<D: Device>(
     let mut measured: Vec<Measured> = plan
         .rows
         .iter()
-        .map(|row| Measured { measure: row.measure, tokens: row.tokens, samples: Vec::with_capacity(row.timed.len()) })
+        .map(|row| {
+            let samples = Vec::with_capacity(row.timed.len());
+            Measured { measure: row.measure, tokens: row.tokens, depth: row.depth, samples }
+        })
         .collect();
     let rounds = plan.rows.iter().map(|row| row.timed.len()).max().unwrap_or(0);
     for round in 0..rounds {
@@ -71,6 +79,7 @@ pub fn run<D: Device>(
             let Some(prompt) = row.timed.get(round) else { continue };
             interrupt::check()?;
             let sample = time(engine, row, prompt)?;
+            watch.look();
             log.line(&entry("timed", row, prompt, &sample));
             measured.samples.push(sample);
             progress.advance(1);
@@ -111,13 +120,15 @@ fn time<D: Device>(engine: &mut Engine<D>, row: &PlannedRow, prompt: &Prompt) ->
     let seconds = start.elapsed().as_secs_f64();
     ensure!(timed == row.tokens, "{timed} tokens were timed, expected {}", row.tokens);
     let after = engine.link();
-    let ResidencyCounters { hits, misses, .. } = engine.take_counters();
+    let ResidencyCounters { hits, misses, cold_bytes, .. } = engine.take_counters();
+    // What kernels fetch out of mapped memory themselves is no copy, and the device does not count it.
+    let fetched = if engine.cold_path() == ColdPath::Multiprocessors { cold_bytes } else { 0 };
     Ok(Sample {
         seconds,
         resident: engine.residents().resident,
         hits,
         misses,
-        link_bytes: after.bytes - link.bytes,
+        link_bytes: after.bytes - link.bytes + fetched,
         modelled_link_s: after.modelled_s - link.modelled_s,
     })
 }

@@ -1,11 +1,12 @@
 //! From repetitions to rows, residency, memory and verdicts.
 
 use super::run::{Measured, Sample};
+use super::work::token_work;
 use crate::statistics::median;
 use assay_engine::Engine;
 use assay_engine::device::{Device, DeviceKind};
 use assay_engine::engine::LowWater;
-use assay_engine::residency::LayerHits;
+use assay_engine::residency::LayerUse;
 use assay_ledgers::{DriverMemory, Hcs, LayerResidency, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow};
 use std::collections::BTreeMap;
 
@@ -21,11 +22,16 @@ pub struct Summary {
     pub verdicts: Vec<VerdictRow>,
 }
 
-/// Summarises what was measured.
+/// Summarises what was measured; `startup_s` is what each step of starting took.
 ///
 /// # Errors
 /// When a row has no sample or a sample is not a number.
-pub fn summarise<D: Device>(measured: &[Measured], engine: &mut Engine<D>, timed: usize) -> anyhow::Result<Summary> {
+pub fn summarise<D: Device>(
+    measured: &[Measured],
+    engine: &mut Engine<D>,
+    timed: usize,
+    startup_s: BTreeMap<String, f64>,
+) -> anyhow::Result<Summary> {
     let total = engine.residents().total as u64;
     let rows = measured
         .iter()
@@ -43,11 +49,15 @@ pub fn summarise<D: Device>(measured: &[Measured], engine: &mut Engine<D>, timed
         graphs_bytes: overhead.graphs_bytes,
     });
     verdicts.extend(driver.as_ref().map(graphs_kept));
-    let layers = engine.take_layer_hits().iter().map(layer_residency).collect();
+    let layers = engine.take_layer_use().iter().map(layer_residency).collect();
     let hcs = (total > 0).then(|| residency(&decode, total));
     let modelled_link_s = modelled(&all, engine.options().device);
     let cold_path = (engine.options().device == DeviceKind::Cuda).then(|| engine.cold_path().name().to_owned());
-    let body = SpeedBody { rows, hcs, low_water_bytes: low_water, modelled_link_s, cold_path, layers, driver };
+    let work = Some(token_work(engine.spec(), engine.options(), engine.plan()));
+    let low_water_bytes = low_water;
+    let roofline = None;
+    let body =
+        SpeedBody { rows, hcs, low_water_bytes, modelled_link_s, cold_path, layers, driver, startup_s, work, roofline };
     Ok(Summary { body, verdicts })
 }
 
@@ -58,6 +68,7 @@ fn speed_row(row: &Measured, total: u64, device: DeviceKind) -> anyhow::Result<S
     Ok(SpeedRow {
         measure: row.measure,
         tokens: row.tokens as u64,
+        depth: row.depth.map(|tokens| tokens as u64),
         unit: UNIT.to_owned(),
         median: estimate.value,
         ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),
@@ -77,6 +88,7 @@ pub(crate) fn time_row(measure: Measure, tokens: u64, samples_ms: Vec<f64>) -> a
     Ok(SpeedRow {
         measure,
         tokens,
+        depth: None,
         unit: "ms".to_owned(),
         median: estimate.value,
         ci95: estimate.ci95.map(|interval| [interval.low, interval.high]),
@@ -103,8 +115,13 @@ fn residency(samples: &[&Sample], total: u64) -> Hcs {
     }
 }
 
-fn layer_residency((hits, resident): &(LayerHits, usize)) -> LayerResidency {
-    LayerResidency { resident: *resident as u64, hits: hits.hits, misses: hits.misses }
+fn layer_residency(layer: &LayerUse) -> LayerResidency {
+    LayerResidency {
+        resident: layer.resident as u64,
+        resident_sum: Some(layer.resident_sum),
+        hits: layer.hits.hits,
+        misses: layer.hits.misses,
+    }
 }
 
 fn graphs_kept(driver: &DriverMemory) -> VerdictRow {

@@ -2,4 +2,4 @@
 
 mod speed;
 
-pub use speed::{DecodePlan, PrefillPlan, Repetitions, SpeedSuite, SuiteError, prefill_lengths};
+pub use speed::{DecodePlan, PrefillPlan, Repetitions, SpeedSuite, SuiteError, capped_lengths};

@@ -3,6 +3,7 @@
 use crate::corpus::PromptSet;
 use assay_engine::file::{self, FileError};
 use assay_ledgers::Sha256;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,7 @@ const MAX_LENGTHS: usize = 1000;
 const MAX_TOKENS: usize = 1 << 27;
 
 /// A speed suite, as in `suites/speed/*.toml`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeedSuite {
     /// Version of the form.
@@ -41,7 +42,7 @@ pub struct SpeedSuite {
 }
 
 /// What prefill is timed on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrefillPlan {
     /// Prompt lengths, rising; none where decode alone is timed.
@@ -49,17 +50,18 @@ pub struct PrefillPlan {
 }
 
 /// What decode is timed on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecodePlan {
-    /// Length of the prompt before it.
-    pub prompt_tokens: usize,
+    /// Lengths of the prompt before it, rising: a number, or a list of them.
+    #[serde(deserialize_with = "one_or_more")]
+    pub prompt_tokens: Vec<usize>,
     /// Tokens generated, rising, none where prefill alone is timed; an end-of-sequence token does not end them.
     pub tokens: Vec<usize>,
 }
 
 /// How often.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repetitions {
     /// Thrown away, of each length, on text that is never timed.
@@ -126,8 +128,11 @@ impl SpeedSuite {
                 "neither prefill.tokens nor decode.tokens has a length: nothing is timed".to_owned(),
             ),
             (
-                !(1..=MAX_TOKENS).contains(&self.decode.prompt_tokens),
-                format!("decode.prompt_tokens is {}, expected 1 to {MAX_TOKENS}", self.decode.prompt_tokens),
+                !rising(&self.decode.prompt_tokens) || self.decode.prompt_tokens.is_empty(),
+                format!(
+                    "decode.prompt_tokens is {}, expected a number from 1 to {MAX_TOKENS}, or several that rise",
+                    one_or_list(&self.decode.prompt_tokens)
+                ),
             ),
             (
                 !(MIN_TIMED..=MAX_REPETITIONS).contains(&timed),
@@ -142,9 +147,31 @@ impl SpeedSuite {
     }
 }
 
+/// A number, or a list of numbers.
+fn one_or_more<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a number of tokens, or a list of them")]
+    enum Lengths {
+        One(usize),
+        More(Vec<usize>),
+    }
+    Ok(match Lengths::deserialize(deserializer)? {
+        Lengths::One(length) => vec![length],
+        Lengths::More(lengths) => lengths,
+    })
+}
+
+/// As it stands in a file.
+fn one_or_list(lengths: &[usize]) -> String {
+    match lengths {
+        [length] => length.to_string(),
+        lengths => format!("{lengths:?}"),
+    }
+}
+
 /// The prompt lengths that are run: those of the suite up to `cap`, and where any is longer, the cap itself as the
 /// last one.
-pub fn prefill_lengths(suite: &[usize], cap: usize) -> Vec<usize> {
+pub fn capped_lengths(suite: &[usize], cap: usize) -> Vec<usize> {
     let mut lengths: Vec<usize> = suite.iter().copied().filter(|&length| length <= cap).collect();
     if lengths.len() < suite.len() && cap > 0 && lengths.last() != Some(&cap) {
         lengths.push(cap);
@@ -161,7 +188,7 @@ mod tests {
     #[test]
     fn lengths_above_the_cap_give_way_to_it() {
         let suite = [1000, 5000, 10_000, 20_000, 35_000, 50_000];
-        let check = |cap, expected: &[usize]| assert_eq!(prefill_lengths(&suite, cap), expected, "cap {cap}");
+        let check = |cap, expected: &[usize]| assert_eq!(capped_lengths(&suite, cap), expected, "cap {cap}");
         check(4096, &[1000, 4096]);
         check(5000, &[1000, 5000]);
         check(39_920, &[1000, 5000, 10_000, 20_000, 35_000, 39_920]);

@@ -60,6 +60,7 @@ impl Cuda {
         let grid = dot_grid(KERNEL, layout.format, 2, (2 * tiles, cols), ids.len())?;
         let name = match layout.format {
             MatrixFormat::Int4 => "gate_up_int4",
+            MatrixFormat::Int8 => "gate_up_int8",
             MatrixFormat::Bf16 => "gate_up_bf16",
         };
         let [gate_bias, up_bias, _] = bias_offsets(layout);
@@ -106,6 +107,8 @@ impl Cuda {
         let name = match (layout.format, units) {
             (MatrixFormat::Int4, 1) => "down_int4_1",
             (MatrixFormat::Int4, _) => "down_int4_2",
+            (MatrixFormat::Int8, 1) => "down_int8_1",
+            (MatrixFormat::Int8, _) => "down_int8_2",
             (MatrixFormat::Bf16, 1) => "down_bf16_1",
             (MatrixFormat::Bf16, _) => "down_bf16_2",
         };

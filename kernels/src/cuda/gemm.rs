@@ -35,7 +35,7 @@ impl Instruction {
     fn shared_bytes(self, format: MatrixFormat) -> u32 {
         match (self, format) {
             (Self::Mma, _) => 3 * 32_768,
-            (Self::Wgmma, MatrixFormat::Int4) => 5 * 32_768,
+            (Self::Wgmma, MatrixFormat::Int4 | MatrixFormat::Int8) => 5 * 32_768,
             (Self::Wgmma, MatrixFormat::Bf16) => 4 * 32_768,
         }
     }
@@ -143,7 +143,9 @@ impl Cuda {
         let name = match (instruction, format) {
             (Instruction::Mma, MatrixFormat::Int4) => "gemm_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "gemm_bf16_mma",
+            (Instruction::Mma, MatrixFormat::Int8) => "gemm_int8_mma",
             (Instruction::Wgmma, MatrixFormat::Int4) => "gemm_int4_wgmma",
+            (Instruction::Wgmma, MatrixFormat::Int8) => "gemm_int8_wgmma",
             (Instruction::Wgmma, MatrixFormat::Bf16) => "gemm_bf16_wgmma",
         };
         let (cols, image, tokens) = (size(KERNEL, cols)?, image.address(), tokens as u64);

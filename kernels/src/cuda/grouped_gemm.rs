@@ -69,7 +69,9 @@ impl Cuda {
         let name = match (instruction, layout.format) {
             (Instruction::Mma, MatrixFormat::Int4) => "gate_up_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "gate_up_bf16_mma",
+            (Instruction::Mma, MatrixFormat::Int8) => "gate_up_int8_mma",
             (Instruction::Wgmma, MatrixFormat::Int4) => "gate_up_int4_wgmma",
+            (Instruction::Wgmma, MatrixFormat::Int8) => "gate_up_int8_wgmma",
             (Instruction::Wgmma, MatrixFormat::Bf16) => "gate_up_bf16_wgmma",
         };
         let [gate_bias, up_bias, _] = bias_offsets(layout);
@@ -114,7 +116,9 @@ impl Cuda {
         let name = match (instruction, layout.format) {
             (Instruction::Mma, MatrixFormat::Int4) => "down_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "down_bf16_mma",
+            (Instruction::Mma, MatrixFormat::Int8) => "down_int8_mma",
             (Instruction::Wgmma, MatrixFormat::Int4) => "down_int4_wgmma",
+            (Instruction::Wgmma, MatrixFormat::Int8) => "down_int8_wgmma",
             (Instruction::Wgmma, MatrixFormat::Bf16) => "down_bf16_wgmma",
         };
         let [_, _, bias] = bias_offsets(layout);

@@ -28,11 +28,17 @@ pub(super) struct Grid {
     pub(super) blocks: (u32, u32, u32),
     pub(super) threads: u32,
     pub(super) shared: u32,
+    /// Neighbouring blocks that run together and reach into each other's shared memory.
+    pub(super) cluster: u32,
 }
 
 impl Grid {
     pub(super) fn new(blocks: (u32, u32, u32), threads: u32) -> Self {
-        Self { blocks, threads, shared: 0 }
+        Self { blocks, threads, shared: 0, cluster: 1 }
+    }
+
+    pub(super) fn cluster(self, blocks: u32) -> Self {
+        Self { cluster: blocks, ..self }
     }
 
     /// One thread for each of `n` elements.
@@ -91,7 +97,7 @@ impl Cuda {
         grid: Grid,
         arguments: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
-        let Grid { blocks, threads, shared } = grid;
+        let Grid { blocks, threads, shared, .. } = grid;
         if blocks.0 == 0 || blocks.1 == 0 || blocks.2 == 0 {
             return Ok(());
         }
@@ -115,17 +121,30 @@ impl Cuda {
         grid: Grid,
         arguments: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
-        let Grid { blocks, threads, shared } = grid;
+        let Grid { blocks, threads, shared, cluster } = grid;
         let handle = self.modules.function(function, shared)?;
-        if !self.early.get() || !self.modules.waits(handle)? {
+        let waits = self.modules.waits(handle)?;
+        let mut attributes = Vec::with_capacity(2);
+        if self.early.get() && waits {
+            attributes.push(sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            });
+        }
+        if cluster > 1 {
+            attributes.push(sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue {
+                    clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 },
+                },
+            });
+        }
+        if attributes.is_empty() {
             // SAFETY: the caller's promise.
             return unsafe { self.launch(stream, function, grid, arguments) };
         }
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
         let config = sys::CUlaunchConfig {
             gridDimX: blocks.0,
             gridDimY: blocks.1,
@@ -135,15 +154,20 @@ impl Cuda {
             blockDimZ: 1,
             sharedMemBytes: shared,
             hStream: stream.0,
-            attrs: &raw mut attribute,
-            numAttrs: 1,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
-        // SAFETY: the caller's promise; the configuration and its attribute live until the call returns.
+        // SAFETY: the caller's promise; the configuration and its attributes live until the call returns.
         unsafe { sys::cuLaunchKernelEx(&raw const config, handle, arguments.as_mut_ptr(), std::ptr::null_mut()) }
             .result()
             .map_err(call("cuLaunchKernelEx", || {
                 format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
             }))
+    }
+
+    /// Whether a kernel may be launched in clusters: its code for this device is of compute capability 9.0 or later.
+    pub(super) fn clusters(&self, function: Function) -> Result<bool, CudaError> {
+        self.modules.waits(self.modules.function(function, 0)?)
     }
 
     /// Where kernels report faults.

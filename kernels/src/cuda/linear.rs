@@ -30,7 +30,7 @@ pub(super) fn dot_grid(
     let groups = cols.div_ceil(GROUP);
     let held = groups.min(CHUNK);
     let items = match format {
-        MatrixFormat::Int4 => held,
+        MatrixFormat::Int4 | MatrixFormat::Int8 => held,
         MatrixFormat::Bf16 => held.div_ceil(4) * units,
     };
     let shared = held * (4 * RUNS * RUN_WORDS + units * TILE_ROWS * (4 + 2));
@@ -61,6 +61,8 @@ impl Cuda {
         let name = match (w.format(), units) {
             (MatrixFormat::Int4, 1) => "linear_int4_1",
             (MatrixFormat::Int4, _) => "linear_int4_2",
+            (MatrixFormat::Int8, 1) => "linear_int8_1",
+            (MatrixFormat::Int8, _) => "linear_int8_2",
             (MatrixFormat::Bf16, 1) => "linear_bf16_1",
             (MatrixFormat::Bf16, _) => "linear_bf16_2",
         };

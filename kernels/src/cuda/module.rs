@@ -87,7 +87,9 @@ impl Modules {
         Ok(handle)
     }
 
-    /// Whether a kernel was compiled where `griddepcontrol` exists: code for older architectures leaves it out.
+    /// Whether a kernel was compiled where `griddepcontrol` exists: code for older architectures leaves it out. From the first call on its
+    /// multiprocessors have as much shared memory as they can: one that has less while a kernel runs on it keeps the next kernel's
+    /// blocks, which would start early, waiting until it is empty.
     pub(super) fn waits(&self, handle: sys::CUfunction) -> Result<bool, CudaError> {
         if let Some(&known) = self.waits.borrow().get(&handle) {
             return Ok(known);
@@ -96,6 +98,12 @@ impl Modules {
         // SAFETY: `handle` is a function of a loaded module.
         let version = unsafe { result::function::get_function_attribute(handle, attribute) }
             .map_err(call("cuFuncGetAttribute", String::new))?;
+        if version >= 90 {
+            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // SAFETY: as above; a hint in per cent.
+            unsafe { result::function::set_function_attribute(handle, attribute, 100) }
+                .map_err(call("cuFuncSetAttribute", String::new))?;
+        }
         self.waits.borrow_mut().insert(handle, version >= 90);
         Ok(version >= 90)
     }

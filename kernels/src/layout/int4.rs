@@ -4,8 +4,8 @@ use half::bf16;
 
 use super::bf16::tile_rows;
 use super::{
-    GROUP_COLS, INT4_GROUP_BYTES, INT4_GROUP_SCALE_BYTES, INT4_MAX, INT4_ZERO_NIBBLE, LayoutError, MatrixFormat,
-    RUN_COLS, TILE_ROWS, check_length, checked_bytes, col_groups, int4_place, int4_shift, row_tiles,
+    GROUP_COLS, GROUP_SCALE_BYTES, INT4_GROUP_BYTES, INT4_MAX, INT4_ZERO_NIBBLE, LayoutError, MatrixFormat, RUN_COLS,
+    TILE_ROWS, check_length, checked_bytes, col_groups, int4_place, int4_shift, row_tiles,
 };
 
 /// Bytes of one row's nibbles in one run.
@@ -44,7 +44,7 @@ pub fn pack_int4(q: &[i8], scales: &[bf16], rows: usize, cols: usize, out: &mut 
     let q_tiles = q.chunks(TILE_ROWS * cols).zip(scales.chunks(TILE_ROWS * groups));
     let out_tiles = nibbles
         .chunks_exact_mut(groups * INT4_GROUP_BYTES)
-        .zip(scale_bytes.chunks_exact_mut(groups * INT4_GROUP_SCALE_BYTES));
+        .zip(scale_bytes.chunks_exact_mut(groups * GROUP_SCALE_BYTES));
     for (tile, ((q, scales), (nibbles, scale_bytes))) in q_tiles.zip(out_tiles).enumerate() {
         pack_int4_tile(q, scales, cols, nibbles, scale_bytes).map_err(|error| in_tile(error, tile))?;
     }
@@ -69,14 +69,14 @@ pub fn pack_int4_tile(
     let nibble_len = groups.checked_mul(INT4_GROUP_BYTES).ok_or_else(shape)?;
     check_length("scales", scales.len(), rows * groups, rows, cols)?;
     check_length("packed tile", nibbles.len(), nibble_len, rows, cols)?;
-    check_length("packed scales", scale_bytes.len(), groups * INT4_GROUP_SCALE_BYTES, rows, cols)?;
+    check_length("packed scales", scale_bytes.len(), groups * GROUP_SCALE_BYTES, rows, cols)?;
     // Padding is q = 0 with a scale of +0.0.
     nibbles.fill(INT4_ZERO_NIBBLE | INT4_ZERO_NIBBLE << 4);
     scale_bytes.fill(0);
     for (row, (q, scales)) in q.chunks_exact(cols).zip(scales.chunks_exact(groups)).enumerate() {
         for (group, scale) in scales.iter().enumerate() {
             check_scale(*scale, row, group)?;
-            let at = group * INT4_GROUP_SCALE_BYTES + row * 2;
+            let at = group * GROUP_SCALE_BYTES + row * 2;
             scale_bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
         }
         for (group, q) in q.chunks(GROUP_COLS).enumerate() {
@@ -85,7 +85,12 @@ pub fn pack_int4_tile(
                 pack_run(q, run);
             }
             if let Some(place) = q.iter().position(|q| !(-INT4_MAX..=INT4_MAX).contains(q)) {
-                return Err(LayoutError::Quantised { row, col: group * GROUP_COLS + place, found: q[place] });
+                return Err(LayoutError::Quantised {
+                    row,
+                    col: group * GROUP_COLS + place,
+                    found: q[place],
+                    most: INT4_MAX,
+                });
             }
         }
     }
@@ -131,7 +136,7 @@ pub fn validate_int4(bytes: &[u8], rows: usize, cols: usize) -> Result<(), Layou
             let found = stored(nibbles, groups, row, col);
             let q = found as i8 - INT4_ZERO_NIBBLE as i8;
             if found == 0 {
-                return Err(LayoutError::Quantised { row, col, found: q });
+                return Err(LayoutError::Quantised { row, col, found: q, most: INT4_MAX });
             }
             if (row >= rows || col >= cols) && q != 0 {
                 return Err(LayoutError::Padding { row, col, found: f32::from(q) });
@@ -163,12 +168,12 @@ fn stored(nibbles: &[u8], groups: usize, row: usize, col: usize) -> u8 {
     nibbles[at] >> shift & 15
 }
 
-fn scale(scales: &[u8], groups: usize, row: usize, group: usize) -> bf16 {
+pub(super) fn scale(scales: &[u8], groups: usize, row: usize, group: usize) -> bf16 {
     let at = ((row / TILE_ROWS * groups + group) * TILE_ROWS + row % TILE_ROWS) * 2;
     bf16::from_le_bytes([scales[at], scales[at + 1]])
 }
 
-fn check_scale(scale: bf16, row: usize, group: usize) -> Result<(), LayoutError> {
+pub(super) fn check_scale(scale: bf16, row: usize, group: usize) -> Result<(), LayoutError> {
     if scale.is_finite() && scale.is_sign_positive() {
         Ok(())
     } else {
@@ -177,10 +182,10 @@ fn check_scale(scale: bf16, row: usize, group: usize) -> Result<(), LayoutError>
 }
 
 /// Turns a row of a tile into a row of the matrix.
-fn in_tile(error: LayoutError, tile: usize) -> LayoutError {
+pub(super) fn in_tile(error: LayoutError, tile: usize) -> LayoutError {
     match error {
-        LayoutError::Quantised { row, col, found } => {
-            LayoutError::Quantised { row: row + tile * TILE_ROWS, col, found }
+        LayoutError::Quantised { row, col, found, most } => {
+            LayoutError::Quantised { row: row + tile * TILE_ROWS, col, found, most }
         }
         LayoutError::Scale { row, group, found } => LayoutError::Scale { row: row + tile * TILE_ROWS, group, found },
         other => other,

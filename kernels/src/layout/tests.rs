@@ -19,11 +19,60 @@ fn packed_int4(rows: usize, cols: usize) -> Vec<u8> {
     bytes
 }
 
+fn int8_sample(rows: usize, cols: usize) -> (Vec<i8>, Vec<bf16>) {
+    let (_, scales) = int4_sample(rows, cols);
+    ((0..rows * cols).map(|i| ((i * 7919 % 255) as i16 - 127) as i8).collect(), scales)
+}
+
+fn packed_int8(rows: usize, cols: usize) -> Vec<u8> {
+    let (q, scales) = int8_sample(rows, cols);
+    let mut bytes = vec![0xff; matrix_bytes(MatrixFormat::Int8, rows, cols).unwrap()];
+    pack_int8(&q, &scales, rows, cols, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn an_int8_weight_is_where_the_documentation_says_and_validation_names_the_place() {
+    let (rows, cols) = (18, 130);
+    let (q, scales) = int8_sample(rows, cols);
+    let good = packed_int8(rows, cols);
+    let plane = 2 * 2 * INT8_GROUP_BYTES;
+    for (row, col) in [(0, 0), (1, 1), (15, 127), (16, 128), (17, 129)] {
+        let group = row / 16 * 2 + col / 128;
+        assert_eq!(
+            good[(group * 16 + row % 16) * 128 + col % 128] as i8,
+            q[row * cols + col],
+            "row {row}, column {col}"
+        );
+        let at = plane + (group * 16 + row % 16) * 2;
+        assert_eq!(bf16::from_le_bytes([good[at], good[at + 1]]), scales[row * 2 + col / 128]);
+    }
+    let check = |at: usize, value: u8, expected: LayoutError| {
+        let mut bad = good.clone();
+        bad[at] = value;
+        assert_eq!(validate_int8(&bad, rows, cols), Err(expected));
+    };
+    check(128 + 3, 0x80, LayoutError::Quantised { row: 1, col: 3, found: -128, most: 127 });
+    check(2048 + 2, 0xff, LayoutError::Padding { row: 0, col: 130, found: -1.0 });
+    check(2 * 2048 + 2 * 128, 1, LayoutError::Padding { row: 18, col: 0, found: 1.0 });
+    check(plane + 2 * 32 + 5, 0x3f, LayoutError::Padding { row: 18, col: 0, found: 0.5 });
+    check(plane + 1, 0xbf, LayoutError::Scale { row: 0, group: 0, found: scale_of(good[plane], 0xbf) });
+    assert!(matches!(validate_int8(&good[1..], rows, cols), Err(LayoutError::Length { .. })));
+    let mut out = vec![0; good.len()];
+    let mut low = q.clone();
+    low[17 * cols + 2] = -128;
+    let found = pack_int8(&low, &scales, rows, cols, &mut out).unwrap_err();
+    assert_eq!(found.to_string(), "row 17, column 2: quantised weight -128, expected -127..=127");
+    assert!(pack_int8(&q[1..], &scales, rows, cols, &mut out).is_err());
+    assert!(pack_int8(&q, &scales[1..], rows, cols, &mut out).is_err());
+}
+
 #[test]
 fn sizes_are_the_documented_ones() {
     assert_eq!(matrix_bytes(MatrixFormat::Bf16, 17, 5), Some(2 * 5 * 16 * 2));
     assert_eq!(matrix_bytes(MatrixFormat::Int4, 17, 129), Some(2 * 2 * (1024 + 32)));
-    for format in [MatrixFormat::Bf16, MatrixFormat::Int4] {
+    assert_eq!(matrix_bytes(MatrixFormat::Int8, 17, 129), Some(2 * 2 * (2048 + 32)));
+    for format in MatrixFormat::ALL {
         assert_eq!(matrix_bytes(format, 0, 5), None);
         assert_eq!(matrix_bytes(format, 5, 0), None);
         assert_eq!(matrix_bytes(format, usize::MAX, usize::MAX), None);
@@ -91,9 +140,9 @@ fn validation_names_the_place() {
         assert_eq!(found, expected);
         assert_eq!(found.to_string(), expected.to_string());
     };
-    check(64, 0x80, LayoutError::Quantised { row: 1, col: 0, found: -8 });
-    check(64, 0x08, LayoutError::Quantised { row: 1, col: 2, found: -8 });
-    check(64 + 16 + 3, 0x08, LayoutError::Quantised { row: 1, col: 39, found: -8 });
+    check(64, 0x80, LayoutError::Quantised { row: 1, col: 0, found: -8, most: 7 });
+    check(64, 0x08, LayoutError::Quantised { row: 1, col: 2, found: -8, most: 7 });
+    check(64 + 16 + 3, 0x08, LayoutError::Quantised { row: 1, col: 39, found: -8, most: 7 });
     // Column 130 is padding: the high nibble of byte 0 of row 0, run 0, group 1.
     check(1024, 0x98, LayoutError::Padding { row: 0, col: 130, found: 1.0 });
     // Row 18 is padding: row 2 of tile 1, two groups in.
@@ -117,7 +166,7 @@ fn packing_refuses_what_it_cannot_hold() {
     let mut scales = vec![bf16::ONE; 20];
     q[17 * 3 + 2] = -8;
     let found = pack_int4(&q, &scales, 20, 3, &mut out).unwrap_err();
-    assert_eq!(found, LayoutError::Quantised { row: 17, col: 2, found: -8 });
+    assert_eq!(found, LayoutError::Quantised { row: 17, col: 2, found: -8, most: 7 });
     q[17 * 3 + 2] = 7;
     scales[16] = bf16::INFINITY;
     let found = pack_int4(&q, &scales, 20, 3, &mut out).unwrap_err();
@@ -158,6 +207,19 @@ proptest! {
     }
 
     #[test]
+    fn int8_comes_back(rows in 1..50_usize, cols in 1..400_usize) {
+        let (q, scales) = int8_sample(rows, cols);
+        let bytes = packed_int8(rows, cols);
+        validate_int8(&bytes, rows, cols).unwrap();
+        let mut values = vec![f32::NAN; rows * cols];
+        unpack_int8(&bytes, rows, cols, &mut values).unwrap();
+        for (i, value) in values.iter().enumerate() {
+            let scale = scales[i / cols * col_groups(cols) + i % cols / GROUP_COLS].to_f32();
+            prop_assert_eq!(*value, f32::from(q[i]) * scale);
+        }
+    }
+
+    #[test]
     fn bf16_comes_back(rows in 1..50_usize, cols in 1..200_usize) {
         let values: Vec<f32> = (0..rows * cols).map(|i| bf16::from_f32(i as f32 * 0.37 - 50.0).to_f32()).collect();
         let mut bytes = vec![0xff; matrix_bytes(MatrixFormat::Bf16, rows, cols).unwrap()];
@@ -169,8 +231,8 @@ proptest! {
     }
 
     #[test]
-    fn an_expert_keeps_its_matrices_apart(hidden in 1..4000_usize, intermediate in 1..4000_usize, int4 in any::<bool>()) {
-        let format = if int4 { MatrixFormat::Int4 } else { MatrixFormat::Bf16 };
+    fn an_expert_keeps_its_matrices_apart(hidden in 1..4000_usize, intermediate in 1..4000_usize, format in 0..3_usize) {
+        let format = MatrixFormat::ALL[format];
         let layout = ExpertLayout::new(format, hidden, intermediate, false).unwrap();
         for start in [layout.gate_offset, layout.up_offset, layout.down_offset, layout.bytes] {
             prop_assert_eq!(start % EXPERT_ALIGN, 0);

@@ -16,6 +16,7 @@ pub fn embed(ids: &[u32], table: Matrix<'_>, out: &mut [f32]) -> Result<(), Kern
             match table.format() {
                 MatrixFormat::Bf16 => bf16_row(&table, id as usize, row),
                 MatrixFormat::Int4 => int4_row(&table, id as usize, row),
+                MatrixFormat::Int8 => int8_row(&table, id as usize, row),
             }
         }
     });
@@ -32,10 +33,21 @@ fn bf16_row(table: &Matrix<'_>, id: usize, out: &mut [f32]) {
 }
 
 /// One row of every group of a tile.
+fn int8_row(table: &Matrix<'_>, id: usize, out: &mut [f32]) {
+    let (tile, lane) = (id / TILE_ROWS, id % TILE_ROWS);
+    for (group, out) in out.chunks_mut(GROUP).enumerate() {
+        let scale = read_bf16(table.scales(tile, group), lane);
+        for (value, &byte) in out.iter_mut().zip(&table.int8_group(tile, group)[lane]) {
+            *value = f32::from(byte as i8) * scale;
+        }
+    }
+}
+
+/// One row of every group of a tile.
 fn int4_row(table: &Matrix<'_>, id: usize, out: &mut [f32]) {
     let (tile, lane) = (id / TILE_ROWS, id % TILE_ROWS);
     for (group, out) in out.chunks_mut(GROUP).enumerate() {
-        let scale = read_bf16(table.int4_scales(tile, group), lane);
+        let scale = read_bf16(table.scales(tile, group), lane);
         let (words, _) = table.int4_group(tile, group)[lane].as_chunks();
         for (&word, out) in words.iter().zip(out.chunks_mut(8)) {
             let word = u32::from_le_bytes(word);

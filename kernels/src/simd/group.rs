@@ -5,7 +5,7 @@
 
 use super::lanes::{Block, LANES, Lanes, Task};
 use crate::contract::{GROUP, RUN, RUNS};
-use crate::matrix::{BF16_COL_BYTES, Int4Group};
+use crate::matrix::{BF16_COL_BYTES, Int4Group, Int8Group};
 use std::ops::Range;
 
 /// Where a group's weights come from: `R` vectors of sixteen outputs for each element `k`.
@@ -290,6 +290,31 @@ pub(super) fn int4_sums<L: Lanes, const T: usize>(lanes: L, group: &Int4Group, x
     sums
 }
 
+/// [`int4_sums`] for an INT8 group.
+#[inline(always)]
+pub(super) fn int8_sums<L: Lanes, const T: usize>(lanes: L, group: &Int8Group, xs: [&[f32; GROUP]; T]) -> [L::F; T] {
+    let mut runs = [[[lanes.splat(0.0); T]; 1]; RUNS];
+    for (pair, sums) in runs.chunks_exact_mut(2).enumerate() {
+        let first = 2 * pair;
+        for half in 0..2 {
+            let (a, b) =
+                (lanes.int8_half_run(group, 2 * first + half), lanes.int8_half_run(group, 2 * first + 2 + half));
+            for word in 0..4 {
+                let (a, b) = (lanes.int8_columns(a[word]), lanes.int8_columns(b[word]));
+                for col in 0..4 {
+                    let k = first * RUN + half * RUN / 2 + word * 4 + col;
+                    for t in 0..T {
+                        sums[0][0][t] = lanes.fma(a[col], lanes.splat(xs[t][k]), sums[0][0][t]);
+                        sums[1][0][t] = lanes.fma(b[col], lanes.splat(xs[t][k + RUN]), sums[1][0][t]);
+                    }
+                }
+            }
+        }
+    }
+    let [sums] = combine_runs(lanes, &runs);
+    sums
+}
+
 /// Converts the columns of a BF16 tile to f32, as many as the shorter of the two has.
 pub(super) struct FillBf16<'a> {
     pub(super) cols: &'a [[u8; BF16_COL_BYTES]],
@@ -321,6 +346,27 @@ impl Task for FillInt4<'_> {
         for (run, blocks) in self.panel.chunks_exact_mut(RUN).enumerate() {
             for (q, blocks) in lanes.int4_run(self.group, run).into_iter().zip(blocks.chunks_exact_mut(8)) {
                 for (column, block) in lanes.int4_columns(q).into_iter().zip(blocks) {
+                    lanes.store(column, &mut block.0);
+                }
+            }
+        }
+    }
+}
+
+/// Converts a group of an INT8 tile to f32, unscaled.
+pub(super) struct FillInt8<'a> {
+    pub(super) group: &'a Int8Group,
+    pub(super) panel: &'a mut [Block; GROUP],
+}
+
+impl Task for FillInt8<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        for (half, blocks) in self.panel.chunks_exact_mut(RUN / 2).enumerate() {
+            for (q, blocks) in lanes.int8_half_run(self.group, half).into_iter().zip(blocks.chunks_exact_mut(4)) {
+                for (column, block) in lanes.int8_columns(q).into_iter().zip(blocks) {
                     lanes.store(column, &mut block.0);
                 }
             }

@@ -22,7 +22,7 @@ pub fn linear(x: &[f32], w: Matrix<'_>, bias: Option<&[f32]>, out: &mut [f32]) -
     Ok(())
 }
 
-/// Dot product of a row of weights with `x`: groups of stored elements, each INT4 group scaled as it joins the total.
+/// Dot product of a row of weights with `x`: groups of stored elements, each group of integers scaled as it joins the total.
 pub(super) fn weight_dot(w: &Matrix<'_>, row: usize, x: &[f32]) -> f32 {
     let mut total = 0.0f32;
     for (index, start) in (0..w.cols()).step_by(GROUP).enumerate() {
@@ -30,7 +30,7 @@ pub(super) fn weight_dot(w: &Matrix<'_>, row: usize, x: &[f32]) -> f32 {
         let sum = group(start..end, |acc, k| w.element(row, k).mul_add(x[k], acc));
         total = match w.format() {
             MatrixFormat::Bf16 => total + sum,
-            MatrixFormat::Int4 => w.scale(row, index).mul_add(sum, total),
+            MatrixFormat::Int4 | MatrixFormat::Int8 => w.scale(row, index).mul_add(sum, total),
         };
     }
     total

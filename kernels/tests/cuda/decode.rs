@@ -123,9 +123,12 @@ fn linear_add(device: &Device, rows: usize, cols: usize, with_bias: bool) -> Res
 
 /// Two tokens, BF16, and columns that sixteen bytes do not divide: nothing is launched.
 fn absent_form(device: &Device) -> Result<(), Failed> {
-    for (format, tokens, cols) in
-        [(MatrixFormat::Int4, 2, 128), (MatrixFormat::Bf16, 1, 128), (MatrixFormat::Int4, 1, 130)]
-    {
+    for (format, tokens, cols) in [
+        (MatrixFormat::Int4, 2, 128),
+        (MatrixFormat::Bf16, 1, 128),
+        (MatrixFormat::Int8, 1, 128),
+        (MatrixFormat::Int4, 1, 130),
+    ] {
         let (_, weight) = matrix(device, format, 16, cols, 1)?;
         let (x, norm) = (device.upload(&awkward(tokens * cols, 2)), device.upload(&awkward(cols, 3)));
         let (normed, out) = (device.poisoned::<f32>(tokens * cols), device.poisoned::<f32>(tokens * 16));

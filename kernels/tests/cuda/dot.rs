@@ -1,7 +1,7 @@
 //! Products in the contract's order: one matrix, and the routed experts.
 
 use assay_kernels::cuda::{DeviceMatrix, DeviceSlice, Fault};
-use assay_kernels::layout::{ExpertLayout, MatrixFormat, int4_planes_mut, matrix_bytes};
+use assay_kernels::layout::{ExpertLayout, MatrixFormat, int4_planes_mut, int8_planes_mut, matrix_bytes};
 use assay_kernels::{Activation, GateUp, Matrix, Projection, twin};
 use half::bf16;
 use libtest_mimic::Failed;
@@ -14,7 +14,7 @@ pub(crate) const CLAMPED: Activation = Activation::ClampedSwiGlu { alpha: 1.702,
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
-    for format in [MatrixFormat::Bf16, MatrixFormat::Int4] {
+    for format in MatrixFormat::ALL {
         let mut shapes = Vec::new();
         for cols in [1, 31, 32, 33, 96, 127, 128, 129, 260, 1000, 2048, 2880] {
             shapes.extend([(1, 40, cols), (17, 17, cols)]);
@@ -31,7 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
         for spread in [Spread::Even, Spread::AllOnOne, Spread::Half] {
             for (activation, biases) in [(Activation::SwiGlu, false), (CLAMPED, true)] {
                 for sizes in [
-                    [1, 8, 128, 2048, 768],
+                    [1, 8, 24, 2048, 768],
                     [1, 4, 32, 256, 128],
                     [1, 1, 2, 1, 31],
                     [17, 3, 5, 96, 20],
@@ -66,12 +66,16 @@ pub(crate) fn fill(format: MatrixFormat, rows: usize, cols: usize, seed: u64, by
                 pair.copy_from_slice(&value.to_le_bytes());
             }
         }
-        MatrixFormat::Int4 => {
+        MatrixFormat::Int4 | MatrixFormat::Int8 => {
             let groups = cols.div_ceil(128);
-            let (nibbles, scales) = int4_planes_mut(bytes, rows, cols).unwrap();
-            for (at, byte) in nibbles.iter_mut().enumerate() {
-                let of = |x: f32| 1 + (x.to_bits() >> 3) as u8 % 15;
-                *byte = of(random[at]) | of(random[at] * 3.0) << 4;
+            let planes = if format == MatrixFormat::Int4 { int4_planes_mut } else { int8_planes_mut };
+            let (integers, scales) = planes(bytes, rows, cols).unwrap();
+            for (at, byte) in integers.iter_mut().enumerate() {
+                let of = |x: f32, values: u8| (x.to_bits() >> 3) as u8 % values;
+                *byte = match format {
+                    MatrixFormat::Int8 => of(random[at], 255).wrapping_sub(127),
+                    _ => (1 + of(random[at], 15)) | (1 + of(random[at] * 3.0, 15)) << 4,
+                };
             }
             for (at, pair) in scales.chunks_exact_mut(2).enumerate() {
                 let row = at / (16 * groups) * 16 + at % 16;

@@ -2,7 +2,7 @@
 
 use assay_kernels::cuda::{DeviceImage, DeviceMatrix, DeviceSlice, GemmProduct, Instruction, image_bytes};
 use assay_kernels::layout::MatrixFormat;
-use assay_kernels::{Matrix, twin};
+use assay_kernels::{Matrix, simd};
 use libtest_mimic::Failed;
 
 use super::Case;
@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     for (rows, cols) in [(1, 1), (8, 128), (17, 130), (127, 300), (1000, 768)] {
         cases.push((format!("gemm::pack::{rows}x{cols}"), Box::new(move |device: &Device| pack(device, rows, cols))));
     }
-    for format in [MatrixFormat::Int4, MatrixFormat::Bf16] {
+    for format in MatrixFormat::ALL {
         for tokens in [1, 17, 127, 1000] {
             for (rows, cols) in [(1, 1), (16, 128), (17, 130), (130, 1000), (272, 2048)] {
                 let name = format!("gemm::{}::{tokens}x{rows}x{cols}", format.name());
@@ -78,7 +78,8 @@ fn product(device: &Device, format: MatrixFormat, tokens: usize, rows: usize, co
     let (x, bias) = (awkward(tokens * cols, 4), awkward(rows, 5));
     let exact: Vec<f32> = x.iter().map(|&x| rounded(x)).collect();
     let mut twin_out = vec![0.0; tokens * rows];
-    twin::linear(&x, Matrix::new(format, rows, cols, &weights.packed)?, Some(&bias), &mut twin_out)?;
+    // The vectorised version has the twin's bits, sooner.
+    simd::linear(&x, Matrix::new(format, rows, cols, &weights.packed)?, Some(&bias), &mut twin_out)?;
     for instruction in instructions(device) {
         let name = instruction.name();
         let found = run(device, instruction, &x, &weights, Some(&bias))?;

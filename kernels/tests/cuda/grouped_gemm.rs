@@ -2,8 +2,9 @@
 
 use assay_kernels::cuda::{DeviceImage, DevicePlan, Fault, Instruction, plan_words, slot_image_bytes};
 use assay_kernels::layout::{ExpertLayout, MatrixFormat};
-use assay_kernels::{Activation, GateUp, Matrix, Projection, twin};
+use assay_kernels::{Activation, GateUp, Matrix, Projection, simd, twin};
 use libtest_mimic::Failed;
+use rayon::prelude::*;
 
 use super::Case;
 use super::support::{Device, awkward, same_bits};
@@ -13,7 +14,7 @@ const CLAMPED: Activation = Activation::ClampedSwiGlu { alpha: 1.702, limit: 7.0
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
-    for format in [MatrixFormat::Int4, MatrixFormat::Bf16] {
+    for format in MatrixFormat::ALL {
         for (tokens, top_k, experts, spread) in [
             (1, 1, 1, Spread::Even),
             (1, 4, 8, Spread::Even),
@@ -167,7 +168,7 @@ fn products(device: &Device, shape: &Shape) -> Result<(), Failed> {
     for (biases, activation) in [(false, Activation::SwiGlu), (true, CLAMPED)] {
         let layout = ExpertLayout::new(shape.format, shape.hidden, shape.inter, biases).unwrap();
         let experts: Vec<Expert> =
-            (0..shape.experts).map(|e| Expert::new(shape, &layout, 10 + 10 * e as u64)).collect();
+            (0..shape.experts).into_par_iter().map(|e| Expert::new(shape, &layout, 10 + 10 * e as u64)).collect();
         let x = awkward(shape.tokens * shape.hidden, 3);
         let ids = shape.ids();
         let table = uploaded(device, &experts, &ids);
@@ -277,11 +278,13 @@ fn against_twin(
     let gate_ups = gate_ups.collect::<Result<Vec<_>, Failed>>()?;
     let downs = experts.iter().map(|e| e.projection(2).map(Some)).collect::<Result<Vec<_>, Failed>>()?;
     let (mut middle, mut out) = (vec![0.0; ids.len() * shape.inter], vec![0.0; ids.len() * shape.hidden]);
-    twin::grouped_gate_up(x, shape.top_k, &order, &offsets, &gate_ups, activation, &mut middle)?;
-    twin::grouped_down(&middle, &order, &offsets, &downs, &mut out)?;
+    // The vectorised versions have the twins' bits, sooner.
+    simd::grouped_gate_up(x, shape.top_k, &order, &offsets, &gate_ups, activation, &mut middle)?;
+    simd::grouped_down(&middle, &order, &offsets, &downs, &mut out)?;
     let found = run(device, device.cuda.instruction(), form, x, ids, table)?;
     // Errors of the middle, by slot and column.
     let carried: Vec<f64> = (0..middle.len())
+        .into_par_iter()
         .map(|at| {
             let (slot, row) = (at / shape.inter, at % shape.inter);
             let expert = &experts[ids[slot] as usize];

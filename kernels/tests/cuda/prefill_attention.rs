@@ -3,6 +3,7 @@
 use assay_kernels::cuda::{DeviceSlice, Instruction, prefill_attention_supports};
 use assay_kernels::{AttentionForm, KvFormat, KvLayout, twin};
 use libtest_mimic::Failed;
+use rayon::prelude::*;
 
 use super::Case;
 use super::support::{Device, awkward, same_bits};
@@ -154,12 +155,10 @@ fn bounded(device: &Device, shape: &Shape) -> Result<(), Failed> {
     let width = shape.heads * shape.head_dim;
     // Every row of the first and last tokens, and of some between.
     let tokens: Vec<usize> = (0..shape.tokens).filter(|&t| t < 20 || t + 20 > shape.tokens || t % 23 == 0).collect();
-    let mut expected = Vec::new();
-    for &token in &tokens {
-        for head in 0..shape.heads {
-            exact(shape, &input, token, head, &mut expected);
-        }
-    }
+    let rows: Vec<(usize, usize)> =
+        tokens.iter().flat_map(|&token| (0..shape.heads).map(move |head| (token, head))).collect();
+    let expected: Vec<(f64, f64)> =
+        rows.par_iter().flat_map_iter(|&(token, head)| exact(shape, &input, token, head)).collect();
 
     // The twin rounds nothing but the cache; its own error is far below the bound's other terms.
     let (layout, cache) = input.cache(shape, shape.first_position + shape.tokens)?;
@@ -187,7 +186,7 @@ fn bounded(device: &Device, shape: &Shape) -> Result<(), Failed> {
 /// maximum's and the exponential's argument round in f32, within 2^-22 of the largest score. A score that is off by d
 /// multiplies its weight by at most e^d, numerator and sum alike: the weights change by at most e^2d - 1 in all. Weights are
 /// rounded to BF16 for the product (not for the sum), values too unless they are stored so, and the product and the rescalings are f32.
-fn exact(shape: &Shape, input: &Input, token: usize, head: usize, to: &mut Vec<(f64, f64)>) {
+fn exact(shape: &Shape, input: &Input, token: usize, head: usize) -> Vec<(f64, f64)> {
     let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
     let q = &input.q[(token * shape.heads + head) * dim..][..dim];
     let kv_head = head / (shape.heads / shape.kv_heads);
@@ -219,12 +218,13 @@ fn exact(shape: &Shape, input: &Input, token: usize, head: usize, to: &mut Vec<(
     let sum: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - largest).exp());
     let positions = scores.len() as f64;
     let relative = (2.0 * error).exp_m1() + BF16_ROUNDING + stored_error + positions * 2f64.powi(-21);
-    for d in 0..dim {
+    let each = |d: usize| {
         let value = |at: usize| stored(input.v[(first + at) * width + kv_head * dim + d]);
         let out: f64 = weights.iter().enumerate().map(|(at, w)| w * value(at)).sum::<f64>() / sum;
         let size: f64 = weights.iter().enumerate().map(|(at, w)| w * value(at).abs()).sum::<f64>() / sum;
-        to.push((out, 1.01 * relative * size + 2f64.powi(-100)));
-    }
+        (out, 1.01 * relative * size + 2f64.powi(-100))
+    };
+    (0..dim).map(each).collect()
 }
 
 /// A row has the same bits whatever chunk it comes in.

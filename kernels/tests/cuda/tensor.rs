@@ -1,9 +1,10 @@
 //! What tests of tensor-core kernels share: error bounds, the image's order, matrices.
 
 use assay_kernels::cuda::Instruction;
-use assay_kernels::layout::{MatrixFormat, matrix_bytes, pack_bf16, pack_int4};
+use assay_kernels::layout::{MatrixFormat, matrix_bytes, pack_bf16, pack_int4, pack_int8};
 use half::bf16;
 use libtest_mimic::Failed;
+use rayon::prelude::*;
 
 use super::support::{Device, awkward};
 
@@ -64,12 +65,14 @@ impl Weights {
                 pack_bf16(&unit, rows, cols, &mut packed).unwrap();
                 unit.iter().map(|&x| f64::from(rounded(x))).collect()
             }
-            MatrixFormat::Int4 => {
-                let q: Vec<i8> = unit.iter().map(|x| (x * 7.0).round() as i8).collect();
+            MatrixFormat::Int4 | MatrixFormat::Int8 => {
+                let (most, pack): (f32, fn(&[i8], &[bf16], usize, usize, &mut [u8]) -> _) =
+                    if format == MatrixFormat::Int4 { (7.0, pack_int4) } else { (127.0, pack_int8) };
+                let q: Vec<i8> = unit.iter().map(|x| (x * most).round() as i8).collect();
                 let groups = cols.div_ceil(128);
                 let scales: Vec<bf16> =
                     awkward(rows * groups, seed + 1).iter().map(|x| bf16::from_f32(x.abs().min(1.0))).collect();
-                pack_int4(&q, &scales, rows, cols, &mut packed).unwrap();
+                pack(&q, &scales, rows, cols, &mut packed).unwrap();
                 let scale = |at: usize| scales[at / cols * groups + at % cols / 128].to_f64();
                 q.iter().enumerate().map(|(at, &q)| f64::from(q) * scale(at)).collect()
             }
@@ -88,15 +91,13 @@ impl Weights {
 }
 
 /// Fails with the first element that is further from what is expected than its bound allows.
-pub(crate) fn within(what: &str, found: &[f32], expected: impl Fn(usize) -> (f64, f64)) -> Result<(), Failed> {
-    let mut wrong = Vec::new();
-    for (at, &value) in found.iter().enumerate() {
+pub(crate) fn within(what: &str, found: &[f32], expected: impl Fn(usize) -> (f64, f64) + Sync) -> Result<(), Failed> {
+    let judged = found.par_iter().enumerate().filter_map(|(at, &value)| {
         let (exact, bound) = expected(at);
         let error = (f64::from(value) - exact).abs();
-        if error.is_nan() || error > bound {
-            wrong.push((at, value, exact, bound));
-        }
-    }
+        (error.is_nan() || error > bound).then_some((at, value, exact, bound))
+    });
+    let wrong: Vec<(usize, f32, f64, f64)> = judged.collect();
     match wrong.first() {
         None => Ok(()),
         Some((at, value, exact, bound)) => Err(format!(

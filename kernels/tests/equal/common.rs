@@ -1,7 +1,7 @@
 //! Deterministic operands, and the comparison.
 
 use assay_kernels::Matrix;
-use assay_kernels::layout::{INT4_GROUP_BYTES, MatrixFormat, TILE_ROWS, matrix_bytes};
+use assay_kernels::layout::{MatrixFormat, TILE_ROWS, matrix_bytes};
 use assay_kernels::simd::Level;
 use half::bf16;
 
@@ -47,12 +47,12 @@ impl Weights {
     pub(crate) fn random(random: &mut Random, format: MatrixFormat, rows: usize, cols: usize) -> Self {
         let mut bytes = vec![0; matrix_bytes(format, rows, cols).unwrap()];
         let float = |random: &mut Random| bf16::from_f32(random.float()).to_le_bytes();
-        let planes = match format {
-            MatrixFormat::Bf16 => 0,
-            MatrixFormat::Int4 => rows.div_ceil(TILE_ROWS) * cols.div_ceil(128) * INT4_GROUP_BYTES,
-        };
+        let planes = format.group_bytes().map_or(0, |bytes| rows.div_ceil(TILE_ROWS) * cols.div_ceil(128) * bytes);
         for byte in &mut bytes[..planes] {
-            *byte = (1 + random.below(15) + 16 * (1 + random.below(15))) as u8;
+            *byte = match format {
+                MatrixFormat::Int8 => (random.below(255) as i16 - 127) as u8,
+                _ => (1 + random.below(15) + 16 * (1 + random.below(15))) as u8,
+            };
         }
         for pair in bytes[planes..].chunks_exact_mut(2) {
             pair.copy_from_slice(&float(random));

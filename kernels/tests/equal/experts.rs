@@ -1,5 +1,5 @@
 use crate::common::{Random, Weights, check};
-use assay_kernels::layout::MatrixFormat::{self, Bf16, Int4};
+use assay_kernels::layout::MatrixFormat::{self, Bf16, Int4, Int8};
 use assay_kernels::{Activation, GateUp, KernelError, Projection, simd, twin};
 
 /// gpt-oss's alpha, and a limit that many of the operands pass.
@@ -92,7 +92,7 @@ impl Case {
 
 #[test]
 fn routed_products() {
-    for format in [Bf16, Int4] {
+    for format in MatrixFormat::ALL {
         for routing in [Routing::Even, Routing::AllOnOne, Routing::Half] {
             for (tokens, top_k, num_experts, hidden, intermediate) in [
                 (1, 4, 32, 256, 128),
@@ -121,10 +121,10 @@ fn no_tokens_are_no_work() {
 #[test]
 fn gate_and_up_may_differ_in_format() {
     let mut random = Random(5);
-    let gate = Weights::random(&mut random, Int4, 40, 130);
-    let up = Weights::random(&mut random, Bf16, 40, 130);
-    let experts = [Some(GateUp { gate: gate.matrix().into(), up: up.matrix().into() })];
-    for tokens in [1, 2, 5] {
+    for (gate, up, tokens) in [(Int4, Bf16, 1), (Int4, Bf16, 2), (Int8, Int4, 1), (Bf16, Int8, 5)] {
+        let gate = Weights::random(&mut random, gate, 40, 130);
+        let up = Weights::random(&mut random, up, 40, 130);
+        let experts = [Some(GateUp { gate: gate.matrix().into(), up: up.matrix().into() })];
         let x = random.floats(tokens * 130);
         let order: Vec<u32> = (0..tokens as u32).rev().collect();
         let offsets = [0, tokens as u32];

@@ -1,5 +1,5 @@
 use crate::common::{Random, Weights, check, with_threads};
-use assay_kernels::layout::MatrixFormat::{self, Bf16, Int4};
+use assay_kernels::layout::MatrixFormat::{self, Bf16};
 use assay_kernels::{Matrix, simd, twin};
 
 fn case(format: MatrixFormat, tokens: usize, rows: usize, cols: usize, with_bias: bool) {
@@ -16,7 +16,7 @@ fn case(format: MatrixFormat, tokens: usize, rows: usize, cols: usize, with_bias
 
 #[test]
 fn awkward_shapes() {
-    for format in [Bf16, Int4] {
+    for format in MatrixFormat::ALL {
         for cols in [1, 31, 32, 33, 96, 127, 128, 129, 130, 256] {
             for (tokens, rows) in [(1, 1), (1, 40), (2, 16), (3, 17), (5, 33), (8, 15), (17, 32), (31, 5)] {
                 case(format, tokens, rows, cols, (tokens + rows) % 2 == 0);
@@ -29,7 +29,7 @@ fn awkward_shapes() {
 
 #[test]
 fn many_tokens_in_chunks() {
-    for format in [Bf16, Int4] {
+    for format in MatrixFormat::ALL {
         for tokens in [127, 128, 129, 200, 1000] {
             case(format, tokens, 18, 130, tokens == 200);
         }
@@ -40,7 +40,7 @@ fn many_tokens_in_chunks() {
 fn enough_work_for_several_threads() {
     for threads in [1, 2, 5] {
         with_threads(threads, || {
-            for format in [Bf16, Int4] {
+            for format in MatrixFormat::ALL {
                 case(format, 1, 1031, 1024, true);
                 case(format, 2, 515, 1024, false);
                 case(format, 140, 200, 160, true);
@@ -52,7 +52,7 @@ fn enough_work_for_several_threads() {
 /// The expert cache aligns what it holds; a kernel must not depend on it.
 #[test]
 fn unaligned_weights() {
-    for format in [Bf16, Int4] {
+    for format in MatrixFormat::ALL {
         let mut random = Random(4);
         let weights = Weights::random(&mut random, format, 20, 140);
         let shifted: Vec<u8> = [&[0xff], weights.bytes.as_slice()].concat();

@@ -1,7 +1,7 @@
 //! The families that work row by row.
 
 use crate::common::{Random, Weights, check, same};
-use assay_kernels::layout::MatrixFormat::{Bf16, Int4};
+use assay_kernels::layout::MatrixFormat::{self, Bf16};
 use assay_kernels::simd::Level;
 use assay_kernels::{Activation, KernelError, Routing, Scoring, simd, twin};
 
@@ -9,7 +9,7 @@ const LENGTHS: [usize; 10] = [1, 2, 15, 16, 31, 64, 127, 128, 130, 2880];
 
 #[test]
 fn embeddings() {
-    for format in [Bf16, Int4] {
+    for format in MatrixFormat::ALL {
         for hidden in LENGTHS {
             let mut random = Random(hidden as u64);
             let table = Weights::random(&mut random, format, 37, hidden);

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ComparisonBody, DeterminismBody, EquivalenceBody, ExternalBody, FidelityBody, PerplexityBody, TaskBody};
+use super::{
+    ComparisonBody, DeterminismBody, EquivalenceBody, ExternalBody, FidelityBody, PerplexityBody, RooflineBody,
+    TaskBody, TokenWork,
+};
 use crate::Sha256;
 
 /// A result, by kind.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Body {
     /// How fast. Only a run without timing instrumentation gets here: see [`crate::Draft::speed`].
@@ -25,6 +29,8 @@ pub enum Body {
     Determinism(DeterminismBody),
     /// Device memory.
     Memory(MemoryBody),
+    /// What a card allows, measured. Its record has no identity: the body says which card.
+    Roofline(RooflineBody),
     /// Work done by an agent that a model drives.
     Task(TaskBody),
     /// What another program gave, or somebody else reported.
@@ -48,6 +54,7 @@ impl Body {
             Self::Equivalence(_) => "equivalence",
             Self::Determinism(_) => "determinism",
             Self::Memory(_) => "memory",
+            Self::Roofline(_) => "roofline",
             Self::Task(_) => "task",
             Self::External(_) => "external",
             Self::Check(_) => "check",
@@ -59,12 +66,15 @@ impl Body {
     /// Whether a record of this kind may lack an identity: it is about something that this project did not run, or
     /// about other records.
     pub const fn may_lack_identity(&self) -> bool {
-        matches!(self, Self::Task(_) | Self::External(_) | Self::Decision(_) | Self::Invalidation(_))
+        matches!(
+            self,
+            Self::Roofline(_) | Self::Task(_) | Self::External(_) | Self::Decision(_) | Self::Invalidation(_)
+        )
     }
 }
 
 /// How fast one identity ran one suite.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeedBody {
     /// A row a measure and length.
@@ -86,14 +96,26 @@ pub struct SpeedBody {
     /// What of the budget the driver had; absent where there is no driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<DriverMemory>,
+    /// What a token takes of the device; absent in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<TokenWork>,
+    /// What the card allowed when this ran; absent on the host device and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roofline: Option<RooflineBody>,
+    /// Seconds that each step of starting took, by its name; empty in records that did not time them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub startup_s: BTreeMap<String, f64>,
 }
 
 /// One MoE layer in decode.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LayerResidency {
     /// Its experts on the device, at the end.
     pub resident: u64,
+    /// Its experts on the device at each route, summed over the routes; absent in records that know the end alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_sum: Option<u64>,
     /// Routes that found their expert there.
     pub hits: u64,
     /// Routes that did not.
@@ -101,7 +123,7 @@ pub struct LayerResidency {
 }
 
 /// What a driver takes of the budget, bytes, as its gauge of the whole card sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DriverMemory {
     /// Context, code and streams.
@@ -113,7 +135,7 @@ pub struct DriverMemory {
 }
 
 /// What a speed row measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// Prompt processing, inside the engine.
@@ -151,13 +173,16 @@ impl Measure {
 }
 
 /// One measure at one length.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeedRow {
     /// What is measured.
     pub measure: Measure,
     /// Exact tokens of each repetition.
     pub tokens: u64,
+    /// Tokens of the prompt before them; absent where they are the prompt, and in records that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u64>,
     /// Unit of every figure, such as `tok/s`.
     pub unit: String,
     /// The headline.
@@ -178,7 +203,7 @@ pub struct SpeedRow {
 }
 
 /// Expert residency.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hcs {
     /// Experts resident.
@@ -193,7 +218,7 @@ pub struct Hcs {
 }
 
 /// Device memory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryBody {
     /// The budget, bytes.
@@ -205,7 +230,7 @@ pub struct MemoryBody {
 }
 
 /// Named rows of a comparison.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckBody {
     /// What was checked.
@@ -217,7 +242,7 @@ pub struct CheckBody {
 }
 
 /// One row of a comparison.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckRow {
     /// Its name, such as `prompt 3`.
@@ -227,7 +252,7 @@ pub struct CheckRow {
 }
 
 /// A choice made on evidence.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionBody {
     /// What had to be chosen.
@@ -241,7 +266,7 @@ pub struct DecisionBody {
 }
 
 /// Why an earlier record no longer counts. The record itself stays: nothing is ever deleted.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InvalidationBody {
     /// Hash of that record, as it was first written.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Interval95, Measure};
 use crate::Sha256;
 
 /// Two configurations or builds, run in turns, a whole process at a time. The record's identity is `b`'s.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComparisonBody {
     /// What is compared with: the denominator of every ratio.
@@ -29,7 +30,7 @@ pub struct ComparisonBody {
 }
 
 /// One side of a comparison.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComparedSide {
     /// What it is called.
@@ -44,25 +45,28 @@ pub struct ComparedSide {
 }
 
 /// One measure at one length.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComparisonRow {
     /// What is measured.
     pub measure: Measure,
     /// Exact tokens of each repetition.
     pub tokens: u64,
+    /// Tokens of the prompt before them, as in [`SpeedRow`](crate::SpeedRow).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u64>,
     /// Unit of the samples.
     pub unit: String,
-    /// The median of each process of `a`.
+    /// The median of each process of `a`; beside a peer, whose turns are few, each of its repetitions.
     pub a: Vec<f64>,
-    /// The median of each process of `b`; the nth is paired with the nth of `a`.
+    /// The same of `b`; the nth is paired with the nth of `a`.
     pub b: Vec<f64>,
     /// Median of the ratios of `b` to `a`, pair by pair, with its bootstrap interval.
     pub ratio: Interval95,
 }
 
 /// What another program gave, or somebody else reported. Its record has no identity: what ran is said in words.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalBody {
     /// Whose result, such as a program and its version.
@@ -76,7 +80,7 @@ pub struct ExternalBody {
 }
 
 /// One figure of somebody else's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalRow {
     /// What was measured.

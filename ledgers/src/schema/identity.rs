@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Sha256;
 
 /// The exact configuration that a result belongs to. Two results compare only where [`crate::diff`] says what differs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     /// The weights.
@@ -15,7 +16,8 @@ pub struct Identity {
     /// Hash of `tokenizer.json`; absent where a run takes token ids only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Sha256>,
-    /// Hash of the chat template; absent where none is used.
+    /// Hash of the chat template that the checkpoint comes with; absent where it has none, where a run takes token ids only,
+    /// and in older records of all but tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Sha256>,
     /// The source that the binary was built from.
@@ -55,7 +57,7 @@ pub struct Identity {
 }
 
 /// The weights and their description.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointIdentity {
     /// Name of the checkpoint, as its folder or its publisher calls it.
@@ -67,7 +69,7 @@ pub struct CheckpointIdentity {
 }
 
 /// The source tree.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SourceIdentity {
     /// Commit, in hex; `unknown` where the sources lie in no git repository, as in an unpacked archive.
@@ -82,14 +84,14 @@ pub struct SourceIdentity {
 }
 
 /// A number format that weights or the KV cache are kept in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NumberFormat {
     /// IEEE single precision.
     F32,
     /// bfloat16.
     Bf16,
-    /// 8-bit integers with BF16 scales: of keys and values in groups of 32.
+    /// 8-bit integers with BF16 scales, in groups of 128; of keys and values in groups of 32.
     Int8,
     /// 6-bit integers with BF16 scales, in groups of 32; keys and values alone.
     Int6,
@@ -98,7 +100,7 @@ pub enum NumberFormat {
 }
 
 /// How the scales of quantised experts were chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ExpertQuantization {
     /// From the largest magnitude of a group.
@@ -108,7 +110,7 @@ pub enum ExpertQuantization {
 }
 
 /// Number formats by part.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrecisionIdentity {
     /// Routed experts.
@@ -130,7 +132,7 @@ pub struct PrecisionIdentity {
 }
 
 /// The order and precision of sums.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ArithmeticIdentity {
     /// The arithmetic contract's.
@@ -147,7 +149,7 @@ impl ArithmeticIdentity {
 }
 
 /// Kind of device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
     /// The host device: CPU kernels under a memory budget and a modelled link.
@@ -157,7 +159,7 @@ pub enum DeviceKind {
 }
 
 /// The machine, as far as it is an input.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceIdentity {
     /// Kind.
@@ -184,7 +186,7 @@ pub struct DeviceIdentity {
 }
 
 /// The host device's declared link.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkIdentity {
     /// Bandwidth, bytes per second.
@@ -194,7 +196,7 @@ pub struct LinkIdentity {
 }
 
 /// The memory budget.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryIdentity {
     /// Device memory that may be used, bytes.
@@ -204,7 +206,7 @@ pub struct MemoryIdentity {
 }
 
 /// How tokens are chosen.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Sampling {
     /// No token is chosen: only logits or losses are read.
@@ -216,7 +218,7 @@ pub enum Sampling {
 }
 
 /// Parameters of random sampling.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RandomSampling {
     /// Divisor of the logits.
@@ -229,11 +231,12 @@ pub struct RandomSampling {
     pub top_p: Option<f64>,
     /// Seed, as a decimal string: JSON numbers hold 53 bits only.
     #[serde(with = "decimal")]
+    #[schemars(with = "String", regex(pattern = "^(0|[1-9][0-9]*)$"))]
     pub seed: u64,
 }
 
 /// The texts or token lists that were run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PromptsIdentity {
     /// Name of the set.
@@ -243,7 +246,7 @@ pub struct PromptsIdentity {
 }
 
 /// The suite file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SuiteIdentity {
     /// Name of the suite.

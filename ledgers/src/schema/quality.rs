@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Sha256;
 
 /// A figure with its interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Interval95 {
     /// The estimate.
@@ -18,7 +19,7 @@ pub struct Interval95 {
 }
 
 /// Perplexity, and how it was windowed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PerplexityBody {
     /// Tokens of a window.
@@ -39,7 +40,7 @@ pub struct PerplexityBody {
 }
 
 /// One document.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DocumentRow {
     /// Its name.
@@ -55,7 +56,7 @@ pub struct DocumentRow {
 }
 
 /// This identity less another, over the same documents.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PerplexityComparison {
     /// Hash of the other identity.
@@ -79,7 +80,7 @@ pub struct PerplexityComparison {
 }
 
 /// Distance from a baseline's logits over the same positions of the same token ids.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FidelityBody {
     /// Hash of the baseline's file.
@@ -112,7 +113,7 @@ pub struct FidelityBody {
 }
 
 /// What a baseline holds of each position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum BaselineLogits {
     /// Every logit, as F32.
@@ -122,7 +123,7 @@ pub enum BaselineLogits {
 }
 
 /// Positions at which the likeliest token differs from the baseline's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Top1Flips {
     /// All of them.
@@ -134,7 +135,7 @@ pub struct Top1Flips {
 }
 
 /// One document against the baseline.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FidelityRow {
     /// Its name.
@@ -153,7 +154,7 @@ pub struct FidelityRow {
 }
 
 /// Spread of a quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
     /// Mean.
@@ -167,7 +168,7 @@ pub struct Spread {
 }
 
 /// The same answer by different ways.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EquivalenceBody {
     /// What every case is compared with, such as `fresh full history`.
@@ -177,7 +178,7 @@ pub struct EquivalenceBody {
 }
 
 /// One way to the answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EquivalenceCase {
     /// Its name.
@@ -210,7 +211,7 @@ pub struct EquivalenceCase {
 }
 
 /// The same answer run after run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeterminismBody {
     /// What was asked, such as the prompt's name.
@@ -222,7 +223,7 @@ pub struct DeterminismBody {
 }
 
 /// One run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeterminismRun {
     /// Its name, such as `cold first` or `replay`.

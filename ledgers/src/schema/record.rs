@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Body, Identity, VerdictRow};
 use crate::Sha256;
 
 /// How much a result can carry: the white paper's six descriptions of evidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EvidenceClass {
     /// A timing-off run of a current build with its raw log kept.
@@ -41,7 +42,7 @@ impl EvidenceClass {
 }
 
 /// One line of a ledger: one result of one identity, linked to its writer's record before it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     /// [`super::FORMAT_VERSION`] of the build that wrote it.
@@ -101,7 +102,7 @@ impl Record {
 
 /// The links of a record in the ledger that it was first written to. Everything else of a published record is as it
 /// was, so the original can be rebuilt and its hash checked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
     /// As in [`Record`].
@@ -120,7 +121,7 @@ pub struct Origin {
 }
 
 /// A raw log, kept by content.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogRef {
     /// Hash of its content.
@@ -132,7 +133,7 @@ pub struct LogRef {
 }
 
 /// What was seen beside a result; never part of an identity.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Observations {
     /// One-minute load average at the start.
@@ -147,7 +148,7 @@ pub struct Observations {
 }
 
 /// One observation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Observation {
     /// Yes or no.
@@ -159,7 +160,7 @@ pub enum Observation {
 }
 
 /// A writer: 16 lowercase hex digits, drawn once for each ledger folder on each machine.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct WriterId(String);
 
@@ -196,7 +197,7 @@ impl From<WriterId> for String {
 }
 
 /// A time in UTC, as RFC 3339 writes it with milliseconds and `Z`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct TimeUtc(String);
 
@@ -239,7 +240,7 @@ impl From<TimeUtc> for String {
 ///
 /// It is kept beside the chain and can be copied anywhere else (a report, a commit): whatever comes later, the chain must
 /// still hold record `count` under `hash`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
     /// Whose chain.

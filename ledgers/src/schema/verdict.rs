@@ -1,5 +1,6 @@
 //! Judgements.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One judgement of one row.
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A record holds one a row and never a sum of them: a failure must not hide behind passes, nor the other way round.
 /// Only a process has one number to answer with: [`process_exit_code`], which therefore returns a number and not a
 /// verdict that somebody could store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
     /// Judged, and good.
@@ -64,7 +65,7 @@ pub fn process_exit_code(verdicts: impl IntoIterator<Item = Verdict>) -> u8 {
 }
 
 /// The verdict on one row of a record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerdictRow {
     /// The row, as the record's body names it.

@@ -68,6 +68,7 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
             .map(|(measure, tokens)| SpeedRow {
                 measure,
                 tokens,
+                depth: None,
                 unit: "tok/s".to_owned(),
                 median: samples[samples.len() / 2],
                 ci95: Some([samples[0], samples[samples.len() - 1]]),
@@ -83,6 +84,9 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
         cold_path: None,
         layers: Vec::new(),
         driver: None,
+        work: None,
+        roofline: None,
+        startup_s: BTreeMap::new(),
     }
 }
 
@@ -136,7 +140,7 @@ pub fn perplexity_body(nll_mean: f64) -> PerplexityBody {
 }
 
 /// The kinds that [`other_draft`] makes.
-pub const OTHER_KINDS: u8 = 8;
+pub const OTHER_KINDS: u8 = 9;
 
 /// A draft of each kind that is neither speed, check nor perplexity, in turn.
 pub fn other_draft(kind: u8, identity: Identity, figure: f64, text: &str) -> Draft {
@@ -155,6 +159,7 @@ pub fn other_draft(kind: u8, identity: Identity, figure: f64, text: &str) -> Dra
             let row = ComparisonRow {
                 measure: Measure::Decode,
                 tokens: 50,
+                depth: None,
                 unit: "tok/s".to_owned(),
                 a: vec![figure],
                 b: vec![figure],
@@ -273,6 +278,22 @@ pub fn other_draft(kind: u8, identity: Identity, figure: f64, text: &str) -> Dra
             let bytes = BTreeMap::from([("prefill".to_owned(), 1_u64 << 20)]);
             let body = MemoryBody { budget_bytes: 1 << 30, low_water_bytes: bytes.clone(), requirement_bytes: bytes };
             Draft::new(class, identity, body)
+        }
+        7 => {
+            let rate =
+                LinkRate { copy_bytes: 1 << 20, copy_engine_bytes_per_s: figure, multiprocessors_bytes_per_s: figure };
+            let body = RooflineBody {
+                device: text.to_owned(),
+                driver: text.to_owned(),
+                cuda: "13.0".to_owned(),
+                memory_read_bytes_per_s: figure,
+                link: vec![rate],
+                bf16_product_flop_per_s: None,
+                launch_s: figure,
+                graph_node_s: figure,
+                round_trip_s: figure,
+            };
+            Draft::without_identity(EvidenceClass::MeasuredPlanning, body)
         }
         _ => {
             let record = Sha256::of(b"record");

@@ -7,6 +7,8 @@ pub(crate) enum Scale {
     Linear,
     /// Equal ratios, for positive values.
     Log,
+    /// Equal steps of seconds, with ticks where a clock has them.
+    Time,
 }
 
 /// A range of values over a range of pixels.
@@ -22,7 +24,7 @@ pub(super) struct Mapping {
 impl Mapping {
     /// Over `values`, a little wider than they are. `None` where there is none that the scale has a place for.
     pub(super) fn over(scale: Scale, values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Option<Self> {
-        let good = |value: &f64| value.is_finite() && (scale == Scale::Linear || *value > 0.0);
+        let good = |value: &f64| value.is_finite() && (scale != Scale::Log || *value > 0.0);
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(good) {
             (low, high) = (low.min(value), high.max(value));
@@ -36,6 +38,11 @@ impl Mapping {
                 let middle = (low * high).sqrt();
                 low = (low / 1.12).min(middle / 1.5);
                 high = (high * 1.12).max(middle * 1.5);
+            }
+            Scale::Time => {
+                // Five minutes at the least, so that moments close together have ticks too.
+                let room = (0.06 * (high - low)).max(300.0);
+                (low, high) = (low - room, high + room);
             }
             Scale::Linear => {
                 let room = if high > low { 0.06 * (high - low) } else { 0.5 * high.abs().max(1e-9) };
@@ -52,7 +59,7 @@ impl Mapping {
 
     fn share(&self, value: f64) -> f64 {
         match self.scale {
-            Scale::Linear => (value - self.low) / (self.high - self.low),
+            Scale::Linear | Scale::Time => (value - self.low) / (self.high - self.low),
             Scale::Log => (value / self.low).ln() / (self.high / self.low).ln(),
         }
     }
@@ -70,6 +77,7 @@ impl Mapping {
         let ticks = match self.scale {
             Scale::Linear => linear(self.low, self.high, most),
             Scale::Log => logarithmic(self.low, self.high, most),
+            Scale::Time => moments(self.low, self.high, most),
         };
         let room = 1e-9 * (self.high - self.low);
         ticks.into_iter().filter(|&tick| tick >= self.low - room && tick <= self.high + room).collect()
@@ -84,6 +92,19 @@ fn linear(low: f64, high: f64, most: usize) -> Vec<f64> {
     let step = step.unwrap_or(10.0 * power);
     let first = (low / step).ceil() as i64;
     let last = (high / step).floor() as i64;
+    (first..=last).take(4 * most).map(|index| index as f64 * step).collect()
+}
+
+/// Whole minutes, hours or days of UTC.
+fn moments(low: f64, high: f64, most: usize) -> Vec<f64> {
+    const MINUTE: f64 = 60.0;
+    const STEPS: [f64; 14] =
+        [1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 180.0, 360.0, 720.0, 1440.0, 2880.0, 10_080.0];
+    let rough = (high - low) / most as f64 / MINUTE;
+    // Beyond weeks, as many of them as there is room for.
+    let step = STEPS.into_iter().find(|&step| step >= rough).unwrap_or_else(|| 10_080.0 * (rough / 10_080.0).ceil());
+    let step = step * MINUTE;
+    let (first, last) = ((low / step).ceil() as i64, (high / step).floor() as i64);
     (first..=last).take(4 * most).map(|index| index as f64 * step).collect()
 }
 
@@ -114,8 +135,13 @@ mod tests {
             |scale, values: &[f64], most| Mapping::over(scale, values.iter().copied(), (0, 100)).unwrap().ticks(most);
         assert_eq!(ticks(Scale::Linear, &[0.0, 100.0], 6), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
         assert_eq!(ticks(Scale::Log, &[900.0, 9000.0], 5), [1000.0, 2000.0, 5000.0, 10_000.0]);
+        let morning = 1_764_489_600.0; // 2025-11-30 08:00 UTC
+        assert_eq!(
+            ticks(Scale::Time, &[morning + 900.0, morning + 21_000.0], 4),
+            [0.0, 2.0, 4.0, 6.0].map(|hour| morning + 3600.0 * hour)
+        );
         for (low, high) in [(1e-3, 1e9), (5.0, 5.0), (0.9, 1.1), (1.0, 1e3)] {
-            for scale in [Scale::Linear, Scale::Log] {
+            for scale in [Scale::Linear, Scale::Log, Scale::Time] {
                 for most in [3, 6] {
                     let found = ticks(scale, &[low, high], most);
                     assert!(!found.is_empty() && found.len() <= most + 2, "{scale:?} {low} {high}: {found:?}");

@@ -30,7 +30,9 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 const RIGHT: i32 = 16;
 const TOP: i32 = 10;
 const BOTTOM: i32 = 46;
-const ROW: i32 = 36;
+/// Of a row beside its words, and of a line of words.
+const ROW: i32 = 18;
+const LINE: i32 = 18;
 const HALF_MARKER: i32 = 4;
 const TEXT: i32 = 15;
 
@@ -38,7 +40,7 @@ const TEXT: i32 = 15;
 pub(crate) fn svg(chart: &Chart, width: u32, title: &str) -> Result<Option<String>, DrawError> {
     let height = match &chart.y {
         Vertical::Axis(_) => (width * 6 / 10).clamp(280, 400) as i32,
-        Vertical::Rows(rows) => TOP + BOTTOM + ROW * rows.len() as i32,
+        Vertical::Rows(rows) => TOP + BOTTOM + row_tops(rows, width as i32).last().copied().unwrap_or(0),
     };
     let mut text = String::new();
     {
@@ -73,6 +75,38 @@ fn themed(text: &str, width: u32, height: i32, title: &str) -> String {
     )
 }
 
+/// A row's words, in lines that fit.
+fn row_lines(row: &str, width: i32) -> Vec<String> {
+    // Wider than the letters of the fonts that browsers have by that name, on average.
+    const LETTER: f64 = 0.48 * TEXT as f64;
+    let most = ((f64::from(width - 10 - RIGHT) / LETTER) as usize).max(8);
+    let mut lines: Vec<String> = Vec::new();
+    for word in row.split(' ') {
+        match lines.last_mut() {
+            // A unit stays with its number.
+            Some(line)
+                if line.ends_with(|last: char| last.is_ascii_digit())
+                    || line.chars().count() + 1 + word.chars().count() <= most =>
+            {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Where rows begin below the top, and after them where the last one ends.
+fn row_tops(rows: &[String], width: i32) -> Vec<i32> {
+    let mut tops = vec![0];
+    for row in rows {
+        let last = tops.last().copied().unwrap_or(0);
+        tops.push(last + ROW + LINE * row_lines(row, width).len() as i32);
+    }
+    tops
+}
+
 /// Where values go.
 struct Frame {
     x: Mapping,
@@ -81,18 +115,24 @@ struct Frame {
     right: i32,
     top: i32,
     bottom: i32,
+    /// The line of each row.
+    rows: Vec<i32>,
 }
 
 impl Frame {
     fn new(chart: &Chart, width: i32, height: i32) -> Option<Self> {
         let (top, bottom, right) = (TOP, height - BOTTOM, width - RIGHT);
-        let rows = matches!(chart.y, Vertical::Rows(_));
+        let rows = match &chart.y {
+            Vertical::Axis(_) => None,
+            // The row's words stand above its line.
+            Vertical::Rows(rows) => Some(row_tops(rows, width).into_iter().skip(1).map(|end| top + end - 10).collect()),
+        };
         let ranged = |point: &Point, value: f64| {
             [Some(value), point.ci95.map(|ci| ci[0]), point.ci95.map(|ci| ci[1]), point.limit].into_iter().flatten()
         };
         let least = |axis: &Axis| axis.least.into_iter().flatten().collect::<Vec<f64>>();
         let mut xs: Vec<f64> = chart.points().map(|point| point.x).chain(least(&chart.x)).collect();
-        if rows {
+        if rows.is_some() {
             xs.extend(chart.points().flat_map(|point| ranged(point, point.x)));
         }
         let mut left = 10;
@@ -106,14 +146,13 @@ impl Frame {
             y = Some(mapping);
         }
         let x = Mapping::over(chart.x.scale, xs.into_iter(), (left, right))?;
-        Some(Self { x, y, left, right, top, bottom })
+        Some(Self { x, y, left, right, top, bottom, rows: rows.unwrap_or_default() })
     }
 
     fn y(&self, point: &Point) -> i32 {
         match &self.y {
             Some(mapping) => mapping.pixel(point.y),
-            // The row's words stand above its line.
-            None => self.top + (ROW as f64 * (point.y + 0.72)) as i32,
+            None => self.rows.get(point.y as usize).copied().unwrap_or(self.bottom),
         }
     }
 
@@ -122,7 +161,15 @@ impl Frame {
         for tick in self.x.ticks(most) {
             let x = self.x.pixel(tick);
             line(root, [(x, self.top), (x, self.bottom)], GRID, 1)?;
-            text(root, &(chart.x.print)(tick), (x, self.bottom + 6), QUIET, (HPos::Center, VPos::Top))?;
+            let words = (chart.x.print)(tick);
+            // The outermost must not run over the edge.
+            let half = 4 * words.chars().count() as i32;
+            let (x, side) = match () {
+                () if x + half > self.right + RIGHT => (self.right + RIGHT, HPos::Right),
+                () if x < half => (0, HPos::Left),
+                () => (x, HPos::Center),
+            };
+            text(root, &words, (x, self.bottom + 6), QUIET, (side, VPos::Top))?;
         }
         text(root, &chart.x.label, (self.right, self.bottom + 26), INK, (HPos::Right, VPos::Top))?;
         match (&chart.y, &self.y) {
@@ -135,11 +182,13 @@ impl Frame {
                 text(root, &axis.label, (4, 2), INK, (HPos::Left, VPos::Top))?;
             }
             (Vertical::Rows(rows), _) => {
-                for (index, row) in rows.iter().enumerate() {
-                    let top = self.top + ROW * index as i32;
-                    let y = top + (f64::from(ROW) * 0.72) as i32;
+                for (row, &y) in rows.iter().zip(&self.rows) {
                     line(root, [(self.left, y), (self.right, y)], GRID, 1)?;
-                    text(root, row, (self.left, top), INK, (HPos::Left, VPos::Top))?;
+                    let lines = row_lines(row, self.right + RIGHT);
+                    let top = y + 10 - ROW - LINE * lines.len() as i32;
+                    for (index, words) in lines.iter().enumerate() {
+                        text(root, words, (self.left, top + LINE * index as i32), INK, (HPos::Left, VPos::Top))?;
+                    }
                 }
             }
             (Vertical::Axis(_), None) => {}

@@ -63,7 +63,7 @@ impl Gauge {
         Ok(Self { nvml, uuid: uuid_text(&uuid.bytes.map(|byte| byte as u8)) })
     }
 
-    fn device(&self) -> Result<nvml_wrapper::Device<'_>, DeviceError> {
+    pub(super) fn device(&self) -> Result<nvml_wrapper::Device<'_>, DeviceError> {
         self.nvml.device_by_uuid(self.uuid.as_str()).map_err(refused("nvmlDeviceGetHandleByUUID"))
     }
 

@@ -5,11 +5,12 @@
 //!
 //! - [`driver`]: streams, events, memory as owners
 //! - [`gauge`]: memory of the whole card, as NVML sees it
-//! - `health`: what of CUDA is there
+//! - `clocks`: what holds the card's clocks back; `health`: what of CUDA is there
 //! - [`roofline`]: what the card allows, measured
 //! - [`staging`]: small uploads through pinned memory
 //! - [`execute`]: from a [`Kernel`] to the kernel crate's launchers; [`fuse`]: from several to one of them
 
+mod clocks;
 mod driver;
 mod execute;
 mod fuse;
@@ -33,6 +34,7 @@ use crate::bank::HostBank;
 use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
 pub use health::{DeviceHealth, Health, health};
 
+pub use clocks::CardClocks;
 use gauge::Gauge;
 pub use gauge::{CardMemory, Description, Gauge as CardGauge, describe};
 use staging::Staging;

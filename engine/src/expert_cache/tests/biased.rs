@@ -66,7 +66,7 @@ fn an_expert_holds_the_checkpoints_weights_and_biases() {
 /// Whichever way the checkpoint stores the experts, their bytes in the cache are the same.
 #[test]
 fn mxfp4_and_bf16_give_the_same_experts() {
-    for encoding in [Encoding::Bf16, Encoding::Int4(QuantizeMethod::Amax)] {
+    for encoding in Encoding::ALL {
         assert!(built("gpt_oss-b", encoding).bank == built("gpt_oss-mxfp4", encoding).bank, "{encoding}");
     }
 }
@@ -100,7 +100,7 @@ fn biases_that_are_not_finite_and_headers_without_them_are_found() {
     let found = rewrite("nan", &payload, &|header| header["layers"][0]["sha256"] = sha256.as_str().into());
     assert_eq!(
         found,
-        "layer 0, expert 1, bias of up_proj: row 2 is NaN, expected a finite number; build it again with replacement, or give another path"
+        "layer 0, expert 1, bias of up_proj: row 2 is NaN, expected a finite number; pack it again with `assay cache build CONFIG --replace`"
     );
     // A layer that denies its biases has experts of another size.
     let found = rewrite("denied", &bytes[payload_start..], &|header| header["layers"][1]["biases"] = false.into());

@@ -72,7 +72,7 @@ fn the_packed_bytes_of_known_weights_do_not_change() {
     assert_eq!(hashes, GOLDEN);
 }
 
-const GOLDEN: [&str; 3] = ["f92a63aacd073723", "56cf3a33d93a0531", "b4bb5e373dac764a"];
+const GOLDEN: [&str; 4] = ["f92a63aacd073723", "56cf3a33d93a0531", "b4bb5e373dac764a", "b4e2e69c2ac208bf"];
 
 #[test]
 fn threads_do_not_change_a_byte() {
@@ -290,6 +290,7 @@ fn zero_experts_stay_zero() {
         let unpack = match encoding {
             Encoding::Bf16 => assay_kernels::layout::unpack_bf16,
             Encoding::Int4(_) => assay_kernels::layout::unpack_int4,
+            Encoding::Int8 => assay_kernels::layout::unpack_int8,
         };
         unpack(&layer[layout.gate()], INTERMEDIATE, HIDDEN, &mut values).unwrap();
         assert!(values.iter().all(|value| value.to_bits() == 0));
@@ -319,11 +320,21 @@ fn names_are_plain_and_parse() {
         assert_eq!(path.parent(), Some(Path::new("/repository/cache")), "{name}");
         assert!(path.file_name().unwrap().to_str().unwrap().starts_with(start), "{name}: {path:?}");
     }
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("cache")).unwrap();
+    let current = default_path(root.path(), "tiny", &identity);
+    let name = current.file_name().unwrap().to_str().unwrap();
+    let (stem, _) = name.rsplit_once("-l").unwrap();
+    for file in [name, &format!("{stem}.experts"), &format!("{stem}-l1.experts"), &format!("{stem}-l1.experts.tmp")] {
+        std::fs::write(root.path().join("cache").join(file), "").unwrap();
+    }
+    let stale = stale_paths(root.path(), "tiny", &identity);
+    assert_eq!(stale, ["-l1.experts", ".experts"].map(|end| root.path().join("cache").join(format!("{stem}{end}"))));
     for encoding in Encoding::ALL {
         assert_eq!(encoding.name().parse::<Encoding>().unwrap(), encoding);
     }
     let error = "int3".parse::<Encoding>().unwrap_err().to_string();
-    assert_eq!(error, "unknown encoding \"int3\", expected bf16, int4-amax or int4-search");
+    assert_eq!(error, "unknown encoding \"int3\", expected bf16, int4-amax, int4-search or int8");
 }
 
 #[test]

@@ -136,6 +136,7 @@ fn another_checkpoint_is_refused_with_both_values() {
     };
     edited(|it| it.source.config_sha256 = "ab".repeat(32), &good.identity.source.config_sha256, &"ab".repeat(32));
     edited(|it| it.encoding = Encoding::Bf16, "int4 g128 amax", "bf16");
+    edited(|it| it.encoding = Encoding::Int8, "int4 g128 amax", "int8 g128");
     edited(
         |it| it.encoding = Encoding::Int4(QuantizeMethod::Search),
         "int4 g128 amax",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use assay_kernels::layout::{ExpertLayout, GROUP_COLS, unpack_bf16, unpack_int4};
+use assay_kernels::layout::{ExpertLayout, GROUP_COLS, unpack_bf16, unpack_int4, unpack_int8};
 
 use super::super::identity::moe_layers;
 use super::super::*;
@@ -69,6 +69,9 @@ impl Built {
                         }
                         assay_kernels::layout::MatrixFormat::Int4 => {
                             unpack_int4(&bytes[range], rows, cols, &mut unpacked).unwrap();
+                        }
+                        assay_kernels::layout::MatrixFormat::Int8 => {
+                            unpack_int8(&bytes[range], rows, cols, &mut unpacked).unwrap();
                         }
                     }
                     check(&source, &unpacked, cols);

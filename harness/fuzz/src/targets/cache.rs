@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use assay_engine::checkpoint::Checkpoint;
-use assay_engine::expert_cache::{
-    BuildOptions, CacheIdentity, Encoding, ExpertCache, QuantizeMethod, build, info, verify,
-};
+use assay_engine::expert_cache::{BuildOptions, CacheIdentity, Encoding, ExpertCache, build, info, verify};
 use assay_engine::model::load_spec;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -32,7 +30,7 @@ fn seeds() -> anyhow::Result<Vec<Vec<u8>>> {
     let checkpoint = Checkpoint::open(folder.path())?;
     let spec = load_spec(checkpoint.config_bytes(), &checkpoint.config_path())?;
     let mut seeds = Vec::new();
-    for encoding in [Encoding::Bf16, Encoding::Int4(QuantizeMethod::Amax), Encoding::Int4(QuantizeMethod::Search)] {
+    for encoding in Encoding::ALL {
         let path = folder.path().join(encoding.name());
         let identity = identity(folder.path(), encoding)?;
         build(&checkpoint, &spec, &identity, &path, &BuildOptions::default(), |_, _| ())?;

@@ -18,8 +18,8 @@ Examples:
 /// Every record, or every figure of every record.
 ///
 /// With --output json: every record whole, one a line, as it stands in the
-/// ledger. In every other form: the figures of each record, a row each, for a
-/// spreadsheet or a plot. Records are streamed; a ledger may be of any length.
+/// ledger. With csv: the figures of each record, a row each, for a spreadsheet
+/// or a plot; as text or md the same in short. Records are streamed; a ledger may be of any length.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Export {
@@ -59,9 +59,9 @@ impl Export {
                 csv.flush()?;
             }
             Format::Text | Format::Md => {
-                let mut table = Table::new("figures", &HEADINGS);
+                let mut table = Table::new("figures", &["record", "about", "measure", "#tokens", "#value", "unit"]);
                 for record in records {
-                    rows(&record?).into_iter().for_each(|row| table.row(row));
+                    short_rows(&record?).into_iter().for_each(|row| table.row(row));
                 }
                 out.write_all(Answer::new(&())?.table(table).render(format)?.as_bytes())?;
             }
@@ -69,6 +69,21 @@ impl Export {
         out.flush()?;
         Ok(Exit::DONE)
     }
+}
+
+/// What fits 80 columns, for a reader.
+fn short_rows(record: &Record) -> Vec<[String; 6]> {
+    let row = |figure: super::figures::Figure| {
+        let tokens = figure.tokens.map(|tokens| tokens.to_string()).unwrap_or_default();
+        // An exponent where six digits would hide the figure or be none of it.
+        let value = match figure.value {
+            value if value.fract() == 0.0 && value.abs() < 1e12 => format!("{value}"),
+            value if (1e-3..1e6).contains(&value.abs()) => format!("{value:.4}"),
+            value => format!("{value:.4e}"),
+        };
+        [record.original_hash().short(), super::about(record), figure.measure, tokens, value, figure.unit]
+    };
+    figures(&record.body).into_iter().map(row).collect()
 }
 
 fn rows(record: &Record) -> Vec<[String; 11]> {

@@ -1,6 +1,6 @@
 //! The figures of a record, whatever its kind.
 
-use assay_ledgers::{Body, ComparisonBody, FidelityBody, PerplexityBody, Spread, TaskBody};
+use assay_ledgers::{Body, ComparisonBody, FidelityBody, PerplexityBody, RooflineBody, Spread, TaskBody};
 
 /// One figure.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,11 @@ pub(super) fn figures(body: &Body) -> Vec<Figure> {
         Body::Speed(speed) => speed
             .rows
             .iter()
-            .map(|row| Figure::new(row.measure.as_str(), &row.unit, row.median).of(row.tokens).between(row.ci95))
+            .map(|row| {
+                let depth = row.depth.map_or(String::new(), |depth| format!(" behind {depth}"));
+                let measure = format!("{}{depth}", row.measure.as_str());
+                Figure::new(measure, &row.unit, row.median).of(row.tokens).between(row.ci95)
+            })
             .collect(),
         Body::Comparison(body) => comparison(body),
         Body::Perplexity(body) => perplexity(body),
@@ -68,6 +72,7 @@ pub(super) fn figures(body: &Body) -> Vec<Figure> {
             };
             [phases("low-water", &body.low_water_bytes), phases("requirement", &body.requirement_bytes)].concat()
         }
+        Body::Roofline(body) => roofline(body),
         Body::Task(body) => task(body),
         Body::External(body) => body
             .rows
@@ -88,6 +93,19 @@ pub(super) fn figures(body: &Body) -> Vec<Figure> {
         }
         Body::Decision(_) | Body::Invalidation(_) => Vec::new(),
     }
+}
+
+fn roofline(body: &RooflineBody) -> Vec<Figure> {
+    let mut rows = vec![Figure::new("device memory read", "bytes/s", body.memory_read_bytes_per_s)];
+    for link in &body.link {
+        let copies = |way: &str| format!("copies of {} bytes by {way}", link.copy_bytes);
+        rows.push(Figure::new(copies("the copy engine"), "bytes/s", link.copy_engine_bytes_per_s));
+        rows.push(Figure::new(copies("multiprocessors"), "bytes/s", link.multiprocessors_bytes_per_s));
+    }
+    rows.extend(body.bf16_product_flop_per_s.map(|rate| Figure::new("BF16 product", "operations/s", rate)));
+    let times = [("launch", body.launch_s), ("graph node", body.graph_node_s), ("round trip", body.round_trip_s)];
+    rows.extend(times.map(|(name, seconds)| Figure::new(name, "s", seconds)));
+    rows
 }
 
 fn comparison(body: &ComparisonBody) -> Vec<Figure> {

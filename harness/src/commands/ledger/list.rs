@@ -3,7 +3,7 @@
 use super::{LedgerArgs, verdict_counts};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
-use assay_ledgers::{Sha256, invalidations};
+use assay_ledgers::{Record, Sha256, invalidations};
 use clap::Args;
 use serde::Serialize;
 
@@ -12,7 +12,9 @@ Examples:
   assay ledger list
   assay ledger list --kind perplexity --ledger tracked --output csv";
 
-/// One line a record, newest last.
+/// One line a record, by when it was first written, newest last.
+///
+/// The hash is the one that it was first written under, which publishing keeps.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct List {
@@ -29,6 +31,7 @@ pub(super) struct List {
 #[derive(Serialize)]
 struct Line {
     hash: String,
+    first_written_as: String,
     time_utc: String,
     kind: &'static str,
     checkpoint: String,
@@ -44,12 +47,13 @@ impl List {
         let invalid = invalidations(&records);
         records.retain(|record| self.kind.as_ref().is_none_or(|kind| kind == record.body.kind()));
         records.retain(|record| self.class.as_ref().is_none_or(|class| class == record.evidence_class.as_str()));
-        records.sort_by(|a, b| a.time_utc.cmp(&b.time_utc));
+        records.sort_by(|a, b| first_written(a).cmp(first_written(b)));
         let lines: Vec<Line> = records
             .iter()
             .map(|record| Line {
                 hash: record.hash.to_string(),
-                time_utc: record.time_utc.as_str().to_owned(),
+                first_written_as: record.original_hash().to_string(),
+                time_utc: first_written(record).to_owned(),
                 kind: record.body.kind(),
                 checkpoint: super::about(record),
                 class: record.evidence_class.as_str(),
@@ -59,14 +63,22 @@ impl List {
             .collect();
         let mut table = Table::new("records", &["hash", "time (UTC)", "kind", "checkpoint", "verdicts"]);
         for (line, record) in lines.iter().zip(&records) {
-            let time: String = line.time_utc.chars().take("2026-01-01T00:00:00".len()).collect();
+            // A reader is spared the year and the seconds.
+            let time = match format {
+                Format::Csv => line.time_utc.clone(),
+                _ => line.time_utc.get(5..16).unwrap_or_default().replace('T', " "),
+            };
             let verdicts = match &line.invalidated_by {
                 None => line.verdicts.clone(),
                 Some(by) => format!("invalidated by {by}"),
             };
-            table.row([&record.hash.short(), &time, line.kind, &line.checkpoint, &verdicts]);
+            table.row([&record.original_hash().short(), &time, line.kind, &line.checkpoint, &verdicts]);
         }
         Answer::new(&serde_json::json!({ "records": lines }))?.table(table).print(format)?;
         Ok(Exit::DONE)
     }
+}
+
+fn first_written(record: &Record) -> &str {
+    record.origin.as_ref().map_or(&record.time_utc, |origin| &origin.time_utc).as_str()
 }

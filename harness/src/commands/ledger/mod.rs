@@ -111,6 +111,7 @@ fn about(record: &Record) -> String {
     use assay_ledgers::Body;
     match (&record.identity, &record.body) {
         (Some(identity), _) => identity.checkpoint.name.clone(),
+        (None, Body::Roofline(body)) => body.device.clone(),
         (None, Body::Task(body)) => body.endpoint.clone(),
         (None, Body::External(body)) => body.subject.clone(),
         (None, Body::Decision(body)) => body.question.clone(),

@@ -52,9 +52,14 @@ fn answer(record: &Record) -> anyhow::Result<Answer> {
     }
     let identity =
         record.identity.as_ref().map_or(Ok("none".to_owned()), |it| it.hash().map(|hash| hash.to_string()))?;
-    Ok(Answer::new(record)?
+    let mut answer = Answer::new(record)?
         .line(format!("record    {}", record.hash))
-        .line(format!("time      {}", record.time_utc.as_str()))
+        .line(format!("time      {}", record.time_utc.as_str()));
+    if let Some(origin) = &record.origin {
+        answer =
+            answer.line(format!("first     {}", origin.hash)).line(format!("          {}", origin.time_utc.as_str()));
+    }
+    Ok(answer
         .line(format!("kind      {}", record.body.kind()))
         .line(format!("class     {}", record.evidence_class.as_str()))
         .line(format!("identity  {identity}"))

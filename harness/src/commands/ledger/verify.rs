@@ -57,8 +57,13 @@ impl Verify {
         let mut verified = Vec::new();
         for place in places {
             let folder = place.folder(&repository);
-            let anchors: &[Head] = if place == LedgerPlace::Tracked { &anchors } else { &[] };
-            let report = verify_anchored(&folder, anchors)?;
+            // The tracked ledger must hold every anchored chain; a copy of it, those that it has.
+            let has_chain = |head: &Head| {
+                ["jsonl", "head"].iter().any(|end| folder.join(format!("{}.{end}", head.writer)).exists())
+            };
+            let anchors: Vec<Head> =
+                anchors.iter().filter(|head| place == LedgerPlace::Tracked || has_chain(head)).cloned().collect();
+            let report = verify_anchored(&folder, &anchors)?;
             verified.push(Verified { ledger: repository.display(&folder).to_owned(), report });
         }
         let exit = Exit::worst(verified.iter().map(|ledger| ledger.report.verdict));

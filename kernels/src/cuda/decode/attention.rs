@@ -86,7 +86,7 @@ impl Cuda {
     /// One token at a position: [`crate::twin::head_norm_rope`] of `q` and of `k`, [`crate::twin::kv_append`] of `k` and `v`, and
     /// [`crate::twin::attention`]. `q` and `k` stay as they are. For a BF16 cache, and heads of 32, 64, 96 or 128, each normed by itself
     /// or not at all. Scratch memory as for [`Cuda::attention`]; the position as in [`Cuda::head_norm_rope`]. It and
-    /// earlier rows of the cache were written before this token's embedding was looked up.
+    /// earlier rows of the cache were written before the kernel that comes before this one.
     ///
     /// # Errors
     /// `Kernel`, `Call`.

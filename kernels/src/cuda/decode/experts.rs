@@ -4,7 +4,7 @@ use super::super::grouped_gemm::bias_offsets;
 use super::super::launch::{ActivationArgument, Grid, Stream, arguments, size};
 use super::super::module::Function;
 use super::super::{Cuda, CudaError, DeviceSlice};
-use super::{Carve, GROUP_WORDS, STAGED_GROUP, in_sixteens, stages, threads};
+use super::{Carve, GROUP_WORDS, STAGED_GROUP, in_sixteens, of_columns, stages, threads};
 use crate::Activation;
 use crate::error::{KernelError, expect_len, product};
 use crate::layout::{ExpertLayout, MatrixFormat, TILE_ROWS, col_groups, row_tiles};
@@ -66,8 +66,8 @@ impl Cuda {
         let (groups, properties) = (col_groups(cols), self.properties());
         let pairs = product(KERNEL, "the grid", &[row_tiles(rows), slots])?;
         let blocks = pairs.min(properties.multiprocessors as usize);
-        let base = Carve::default().take::<f32>(groups * GROUP_WORDS);
-        let Some((stages, bytes)) = stages(base, groups, 2 * pairs.div_ceil(blocks.max(1)), properties.shared_bytes)
+        let base = Carve::default().take::<f32>(groups * GROUP_WORDS).take::<u64>(MAX_SLOTS);
+        let Some((stages, bytes)) = stages(base, groups, 2 * pairs.div_ceil(blocks.max(1)), 2, properties.shared_bytes)
         else {
             return Ok(false);
         };
@@ -78,12 +78,12 @@ impl Cuda {
         argument.form = activation.into();
         argument.stages = stages;
         let grid = Grid::new((size(KERNEL, blocks)?, 1, 1), threads(groups)).shared(bytes);
-        self.launch_experts(stream, KERNEL, grid, argument)
+        self.launch_experts(stream, of_columns(cols, KERNEL, "token_gate_up_part"), grid, argument)
     }
 
     /// `residual = fma(y, factor, residual)` with `y` the [`crate::twin::combine`] of the [`crate::twin::grouped_down`] of `act`
     /// `[slots, moe_intermediate_size]`, for one token and INT4 experts, at most 32. Faults as for [`Cuda::grouped_gate_up`]. Whatever
-    /// wrote ids, table and weights came before the kernel that wrote `act`: [`Cuda::token_gate_up`], or one that does not start early.
+    /// wrote ids, table and weights came before the kernel that wrote `act`.
     ///
     /// # Errors
     /// `Kernel`, `Call`.
@@ -120,7 +120,7 @@ impl Cuda {
         argument.weights = weights.address();
         argument.factor = factor;
         let grid = Grid::new((size(KERNEL, row_tiles(rows))?, 1, 1), threads(items)).shared(bytes);
-        self.launch_experts(stream, KERNEL, grid, argument)
+        self.launch_experts(stream, of_columns(cols, KERNEL, "token_down_part"), grid, argument)
     }
 
     fn launch_experts(

@@ -3,7 +3,7 @@
 use super::super::launch::{Grid, Stream, arguments, size};
 use super::super::module::Function;
 use super::super::{Cuda, CudaError, DeviceMatrix, DeviceSlice};
-use super::{Carve, GROUP_WORDS, in_sixteens, stages, threads};
+use super::{Carve, GROUP_WORDS, in_sixteens, of_columns, stages, threads};
 use crate::check;
 use crate::layout::{MatrixFormat, col_groups, row_tiles};
 
@@ -64,7 +64,7 @@ impl Cuda {
         if tokens != 1 || !in_sixteens(norm) {
             return Ok(false);
         }
-        let form = Form { name: "norm_linear", norm: Some((norm, eps, normed)), factor: 1.0 };
+        let form = Form { name: "norm_linear", part: "norm_linear_part", norm: Some((norm, eps, normed)), factor: 1.0 };
         self.project(stream, x, outputs, form)
     }
 
@@ -82,7 +82,7 @@ impl Cuda {
         factor: f32,
         residual: DeviceSlice<f32>,
     ) -> Result<bool, CudaError> {
-        let form = Form { name: "linear_add", norm: None, factor };
+        let form = Form { name: "linear_add", part: "linear_add_part", norm: None, factor };
         self.project(stream, x, &[Projected { weight, bias, out: residual }], form)
     }
 
@@ -129,8 +129,9 @@ impl Cuda {
         let tiles = size(kernel, tiles)?;
         let argument =
             ProjectArgument { x: x.address(), norm, normed, eps, factor, cols: columns, tiles, stages, outputs: parts };
+        let name = of_columns(cols, kernel, form.part);
         // SAFETY: the argument type is that of the kernel; shapes were checked. Only weights are read early.
-        unsafe { self.launch_early(stream, Function("decode_linear", kernel), grid, &mut arguments![argument])? };
+        unsafe { self.launch_early(stream, Function("decode_linear", name), grid, &mut arguments![argument])? };
         Ok(true)
     }
 
@@ -148,7 +149,8 @@ impl Cuda {
             .take::<f32>(groups * GROUP_WORDS)
             .take::<f32>(if norms { cols } else { 0 })
             .take::<f32>(groups);
-        let Some((stages, bytes)) = stages(base, groups, tiles.div_ceil(blocks.max(1)), properties.shared_bytes) else {
+        let Some((stages, bytes)) = stages(base, groups, tiles.div_ceil(blocks.max(1)), 1, properties.shared_bytes)
+        else {
             return Ok(None);
         };
         Ok(Some((stages, Grid::new((size(kernel, blocks)?, 1, 1), threads(groups)).shared(bytes))))
@@ -159,6 +161,8 @@ impl Cuda {
 #[derive(Debug, Clone, Copy)]
 struct Form {
     name: &'static str,
+    /// Where the last group of columns is short.
+    part: &'static str,
     norm: Option<(DeviceSlice<f32>, f32, DeviceSlice<f32>)>,
     factor: f32,
 }

@@ -4,9 +4,7 @@
 //! nothing was launched, and that the kernels it is composed of are to be launched apart. The rule depends on shapes, formats and
 //! the device's shared memory alone.
 //!
-//! A fused kernel starts while the one before it still runs and waits for it inside. A kernel that starts early lets the next one start
-//! before its own wait, so several may be under way: what a launcher documents as read early is older than all of them. Tickets
-//! lie in the modules: one stream at a time.
+//! A fused kernel starts while the one before it still runs and waits for it inside. Tickets lie in the modules: one stream at a time.
 
 mod attention;
 mod experts;
@@ -29,10 +27,7 @@ const RUN_WORDS: usize = RUN + 4;
 const STAGED_GROUP: usize = 16 * GROUP / 2 + 16 * 2;
 
 /// Tiles that a block copies ahead at most; `MAX_STAGES` of `cu/decode.cuh`.
-const MAX_STAGES: usize = 6;
-
-/// Tiles whose sums a block has room for; twice `BATCH` of `cu/decode.cuh`.
-const BATCHES: usize = 8;
+const MAX_STAGES: usize = 8;
 
 /// Warps of a block at most.
 const WARPS: usize = 16;
@@ -57,17 +52,23 @@ impl Carve {
 }
 
 /// What a block needs for its products with `count` tiles of `groups` groups (`Tiles` of `cu/decode.cuh`) besides `base`: how many tiles
-/// are copied ahead, as many as fit, and the bytes of shared memory in all. `None` where not even one fits.
-fn stages(base: Carve, groups: usize, count: usize, limit: u32) -> Option<(u32, u32)> {
-    let base = base.take::<[f32; 2]>(count.min(BATCHES) * groups * TILE_ROWS);
-    (1..=count.min(MAX_STAGES))
+/// are copied ahead, as many as fit, in steps of `step`; and the bytes of shared memory in all. `None` where not even one step fits.
+fn stages(base: Carve, groups: usize, count: usize, step: usize, limit: u32) -> Option<(u32, u32)> {
+    let base = base.take::<[f32; 2]>(count.min(MAX_STAGES) * groups * TILE_ROWS).take::<u64>(MAX_STAGES);
+    (1..=count.min(MAX_STAGES) / step)
         .rev()
+        .map(|steps| steps * step)
         .find_map(|stages| Some((stages as u32, base.take::<u8>(stages * groups * STAGED_GROUP).within(limit)?)))
 }
 
-/// Threads of a block whose warps share `groups` groups; at least as many as there are rows of a batch of tiles.
+/// Threads of a block whose warps share `groups` groups; at least as many as there are rows of `MAX_STAGES` tiles.
 fn threads(groups: usize) -> u32 {
-    32 * groups.clamp(2, WARPS) as u32
+    32 * groups.clamp(MAX_STAGES * TILE_ROWS / 32, WARPS) as u32
+}
+
+/// The kernel for whole groups of columns, or the one for a last group that is short.
+fn of_columns(cols: usize, whole: &'static str, part: &'static str) -> &'static str {
+    if cols.is_multiple_of(GROUP) { whole } else { part }
 }
 
 /// Whether copies of 16 bytes reach all of a vector.

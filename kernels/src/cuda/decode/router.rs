@@ -15,6 +15,15 @@ const MAX_EXPERTS: usize = 1024;
 
 const THREADS: u32 = 256;
 
+/// Of a block of a cluster.
+const CLUSTER_THREADS: u32 = 512;
+
+/// What the choice has in shared memory besides: ranks, and a barrier.
+const CHOSEN_BYTES: u32 = 4 * MAX_EXPERTS as u32 + 64;
+
+/// Blocks of a cluster that every device has.
+const MAX_CLUSTER: usize = 8;
+
 /// `struct Route` of `cu/decode_router.cu`.
 #[repr(C)]
 struct RouteArgument {
@@ -87,6 +96,7 @@ impl Cuda {
             .take::<f32>(GROUP)
             .take::<u8>(RUNS * (RUN * TILE_ROWS * 2 + 16))
             .take::<f32>(padded)
+            .take::<f32>(padded)
             .take::<f32>(padded / RUN * RUN_WORDS);
         let Some(bytes) = shared.within(self.properties().shared_bytes) else { return Ok(false) };
         let argument = RouteArgument {
@@ -106,12 +116,39 @@ impl Cuda {
             routing: RoutingArgument::from(routing),
         };
         let status = self.status_address();
-        let blocks = (size(KERNEL, groups)?, size(KERNEL, row_tiles(experts))?, 1);
-        let grid = Grid::new(blocks, THREADS).shared(bytes);
-        // SAFETY: argument types are those of the kernel; shapes were checked. Only weights are read early.
+        // Where the code of the device knows clusters, and the router fits into one's shared memory.
+        let cluster =
+            self.clusters(Function("decode_router", "norm_route_cluster"))?.then(|| cluster_grid(experts, cols));
+        let (name, grid) =
+            match cluster.flatten().filter(|grid| grid.shared + CHOSEN_BYTES <= self.properties().shared_bytes) {
+                Some(grid) => ("norm_route_cluster", grid),
+                None => {
+                    let blocks = (size(KERNEL, groups)?, size(KERNEL, row_tiles(experts))?, 1);
+                    (KERNEL, Grid::new(blocks, THREADS).shared(bytes))
+                }
+            };
+        // SAFETY: argument types are those of the kernels; shapes were checked. Only weights are read early.
         unsafe {
-            self.launch_early(stream, Function("decode_router", KERNEL), grid, &mut arguments![argument, status])?;
+            self.launch_early(stream, Function("decode_router", name), grid, &mut arguments![argument, status])?;
         }
         Ok(true)
     }
+}
+
+/// Of `norm_route_cluster` of `cu/decode_router.cu`. `None` on overflow.
+fn cluster_grid(experts: usize, cols: usize) -> Option<Grid> {
+    let (tiles, groups, padded) = (row_tiles(experts), col_groups(cols), experts.next_multiple_of(RUN));
+    let blocks = tiles.next_power_of_two().min(MAX_CLUSTER);
+    let most = tiles.div_ceil(blocks);
+    let shared = Carve::default()
+        .take::<f32>(groups * GROUP_WORDS)
+        .take::<f32>(cols)
+        .take::<f32>(groups)
+        .take::<f32>(most * groups * TILE_ROWS)
+        .take::<f32>(padded)
+        .take::<f32>(padded)
+        .take::<f32>(padded / RUN * RUN_WORDS)
+        .take::<u8>(most * groups * RUNS * (RUN * TILE_ROWS * 2 + 32));
+    let blocks = u32::try_from(blocks).ok()?;
+    Some(Grid::new((blocks, 1, 1), CLUSTER_THREADS).shared(shared.within(u32::MAX / 2)?).cluster(blocks))
 }

@@ -1,7 +1,7 @@
 //! AVX2 with FMA: two registers are sixteen lanes.
 
-use super::{LANES, Lanes, NibbleFloat, Task};
-use crate::matrix::{BF16_COL_BYTES, INT4_ROW_BYTES, INT4_RUN_BYTES, Int4Group};
+use super::{LANES, Lanes, NibbleFloat, PIECE_BYTES, Task};
+use crate::matrix::BF16_COL_BYTES;
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX2 and FMA: only `detect` makes one.
@@ -89,14 +89,17 @@ impl Lanes for Avx2 {
         unsafe { [add_exponent(x[0], n[0]), add_exponent(x[1], n[1])] }
     }
     #[inline(always)]
-    fn int4_run(self, group: &Int4Group, run: usize) -> [Self::Q; 4] {
-        let (first, last) = group.split_at(8);
-        let (low, high) = unsafe { (transpose(first, run), transpose(last, run)) };
+    fn dwords(self, pieces: &[[u8; PIECE_BYTES]], first: usize, stride: usize) -> [Self::Q; 4] {
+        let (low, high) = unsafe { (transpose(pieces, first, stride), transpose(pieces, first + 8 * stride, stride)) };
         [[low[0], high[0]], [low[1], high[1]], [low[2], high[2]], [low[3], high[3]]]
     }
     #[inline(always)]
     fn int4_nibble<const I: u32>(self, q: Self::Q) -> Self::F {
         unsafe { [nibble::<I>(q[0]), nibble::<I>(q[1])] }
+    }
+    #[inline(always)]
+    fn int8_byte<const I: u32>(self, q: Self::Q) -> Self::F {
+        unsafe { [byte::<I>(q[0]), byte::<I>(q[1])] }
     }
 }
 
@@ -133,12 +136,12 @@ fn add_exponent(x: __m256, n: __m256) -> __m256 {
     _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), shifted))
 }
 
-/// A run of eight rows of an INT4 tile: lane r of result d is dword d of row r.
+/// Pieces of eight rows: lane r of result d is dword d of row r's.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn transpose(rows: &[[u8; INT4_ROW_BYTES]], run: usize) -> [__m256i; 4] {
-    // SAFETY: the 16 bytes are those of a slice.
-    let row = |r: usize| unsafe { _mm_loadu_si128(rows[r][INT4_RUN_BYTES * run..][..INT4_RUN_BYTES].as_ptr().cast()) };
+fn transpose(pieces: &[[u8; PIECE_BYTES]], first: usize, stride: usize) -> [__m256i; 4] {
+    // SAFETY: the 16 bytes are those of an array.
+    let row = |r: usize| unsafe { _mm_loadu_si128(pieces[first + r * stride].as_ptr().cast()) };
     // Rows r and r + 4 side by side; then a 4 x 4 transpose of dwords within each side.
     let (a, b) = (_mm256_set_m128i(row(4), row(0)), _mm256_set_m128i(row(5), row(1)));
     let (c, d) = (_mm256_set_m128i(row(6), row(2)), _mm256_set_m128i(row(7), row(3)));
@@ -161,4 +164,17 @@ fn nibble<const I: u32>(q: __m256i) -> __m256 {
     let bits = _mm256_set1_epi32(first.to_bits() as i32);
     let value = _mm256_or_si256(_mm256_and_si256(q, _mm256_set1_epi32(mask)), bits);
     _mm256_sub_ps(_mm256_castsi256_ps(value), _mm256_set1_ps(first + 8.0))
+}
+
+/// Byte `I` of each dword, as a signed number.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn byte<const I: u32>(q: __m256i) -> __m256 {
+    let highest = match I {
+        0 => _mm256_slli_epi32::<24>(q),
+        1 => _mm256_slli_epi32::<16>(q),
+        2 => _mm256_slli_epi32::<8>(q),
+        _ => q,
+    };
+    _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(highest))
 }

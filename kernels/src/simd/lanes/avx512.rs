@@ -1,8 +1,7 @@
 //! AVX-512: one register is sixteen lanes.
 
-use super::{LANES, Lanes, NibbleFloat, Task};
-use crate::contract::RUNS;
-use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES, Int4Group};
+use super::{LANES, Lanes, NibbleFloat, PIECE_BYTES, Task};
+use crate::matrix::BF16_COL_BYTES;
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX-512 F, BW, DQ and VL, and FMA: only `detect` makes one.
@@ -99,15 +98,14 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    fn int4_run(self, group: &Int4Group, run: usize) -> [__m512i; 4] {
-        let (rows, _) = group.as_flattened().as_chunks::<INT4_RUN_BYTES>();
+    fn dwords(self, pieces: &[[u8; PIECE_BYTES]], first: usize, stride: usize) -> [__m512i; 4] {
         // Written here, because a function of that size would not always be inlined.
         unsafe {
             // Dwords 0 and 1, then 2 and 3, of the eight rows in two registers.
             let low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
             let high = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
-            let (a, b) = (quad(rows, run), quad(rows, 4 * RUNS + run));
-            let (c, d) = (quad(rows, 8 * RUNS + run), quad(rows, 12 * RUNS + run));
+            let quad = |row: usize| quad(pieces, first + row * stride, stride);
+            let (a, b, c, d) = (quad(0), quad(4), quad(8), quad(12));
             let (ab01, ab23) = (_mm512_permutex2var_epi32(a, low, b), _mm512_permutex2var_epi32(a, high, b));
             let (cd01, cd23) = (_mm512_permutex2var_epi32(c, low, d), _mm512_permutex2var_epi32(c, high, d));
             [
@@ -122,13 +120,25 @@ impl Lanes for Avx512 {
     fn int4_nibble<const I: u32>(self, q: __m512i) -> __m512 {
         unsafe { nibble::<I>(q) }
     }
+    #[inline(always)]
+    fn int8_byte<const I: u32>(self, q: __m512i) -> __m512 {
+        unsafe {
+            let highest = match I {
+                0 => _mm512_slli_epi32::<24>(q),
+                1 => _mm512_slli_epi32::<16>(q),
+                2 => _mm512_slli_epi32::<8>(q),
+                _ => q,
+            };
+            _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(highest))
+        }
+    }
 }
 
-/// Run `first` and the same of the three rows that follow.
+/// Piece `first` and the same of the three rows that follow.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn quad(runs: &[[u8; INT4_RUN_BYTES]], first: usize) -> __m512i {
-    let run = |row: usize| runs[first + row * RUNS].as_ptr().cast();
+fn quad(pieces: &[[u8; PIECE_BYTES]], first: usize, stride: usize) -> __m512i {
+    let run = |row: usize| pieces[first + row * stride].as_ptr().cast();
     // SAFETY: 16 bytes each, those of an array.
     unsafe {
         let one = _mm512_castsi128_si512(_mm_loadu_si128(run(0)));

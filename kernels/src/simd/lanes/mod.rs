@@ -11,9 +11,9 @@ mod avx512;
 mod portable;
 
 use crate::Activation;
-use crate::contract::{EXP_MAX, EXP_MIN, EXP_POLY, EXP_ROUND, LN2_HI, LN2_LO, LOG2_E};
+use crate::contract::{EXP_MAX, EXP_MIN, EXP_POLY, EXP_ROUND, GROUP, LN2_HI, LN2_LO, LOG2_E, RUNS};
 use crate::layout::TILE_ROWS;
-use crate::matrix::{BF16_COL_BYTES, Int4Group};
+use crate::matrix::{BF16_COL_BYTES, Int4Group, Int8Group};
 use std::cell::Cell;
 use std::sync::OnceLock;
 
@@ -33,6 +33,9 @@ impl NibbleFloat {
 
 /// Lanes of a vector; also the rows of a weight tile.
 pub(crate) const LANES: usize = TILE_ROWS;
+
+/// Bytes of a row that are transposed at a time: a run of INT4, half a run of INT8.
+pub(crate) const PIECE_BYTES: usize = 16;
 
 /// Sixteen floats in memory, aligned for a vector store.
 #[derive(Debug, Clone, Copy)]
@@ -137,7 +140,7 @@ pub(crate) trait Task {
 pub(crate) trait Lanes: Copy + Send + Sync {
     /// Sixteen f32.
     type F: Copy;
-    /// Sixteen dwords, each holding eight nibbles of one row of an INT4 tile.
+    /// Sixteen dwords, each holding eight nibbles or four bytes of one row of a tile.
     type Q: Copy;
     /// Whether there are 32 registers of sixteen lanes; otherwise 16 of eight.
     const WIDE: bool;
@@ -165,10 +168,31 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn keep_nan(self, x: Self::F, a: Self::F) -> Self::F;
     /// `from_bits(bits(x) + (bits(n) << 23))`.
     fn add_exponent(self, x: Self::F, n: Self::F) -> Self::F;
-    /// Transposes one run of an INT4 tile: lane r of result d is dword d of row r, that is columns `8 d .. 8 d + 8`.
-    fn int4_run(self, group: &Int4Group, run: usize) -> [Self::Q; 4];
+    /// Transposes the pieces of sixteen rows: lane r of result d is dword d of piece `first + r * stride`.
+    fn dwords(self, pieces: &[[u8; PIECE_BYTES]], first: usize, stride: usize) -> [Self::Q; 4];
     /// Nibble `I` of the eight in `q`, counted from the lowest, as −8..=7.
     fn int4_nibble<const I: u32>(self, q: Self::Q) -> Self::F;
+
+    /// Byte `I` of the four in `q`, counted from the lowest, as −128..=127.
+    fn int8_byte<const I: u32>(self, q: Self::Q) -> Self::F;
+
+    /// One run of an INT4 tile: result d holds columns `8 d .. 8 d + 8`.
+    #[inline(always)]
+    fn int4_run(self, group: &Int4Group, run: usize) -> [Self::Q; 4] {
+        self.dwords(group.as_flattened().as_chunks().0, run, RUNS)
+    }
+
+    /// Half a run of an INT8 tile: result d holds columns `4 d .. 4 d + 4`.
+    #[inline(always)]
+    fn int8_half_run(self, group: &Int8Group, half: usize) -> [Self::Q; 4] {
+        self.dwords(group.as_flattened().as_chunks().0, half, GROUP / PIECE_BYTES)
+    }
+
+    /// All four columns in `q`.
+    #[inline(always)]
+    fn int8_columns(self, q: Self::Q) -> [Self::F; 4] {
+        [self.int8_byte::<0>(q), self.int8_byte::<1>(q), self.int8_byte::<2>(q), self.int8_byte::<3>(q)]
+    }
 
     /// All eight columns in `q`; the odd ones are in the high halves.
     #[inline(always)]

@@ -3,8 +3,8 @@
 //! Operations are not inlined. Where the target has no fused multiply-add, one of them is sixteen calls of the C library,
 //! and a kernel of thousands of them takes minutes to compile.
 
-use super::{LANES, Lanes, Task};
-use crate::matrix::{BF16_COL_BYTES, INT4_RUN_BYTES, Int4Group, read_bf16};
+use super::{LANES, Lanes, PIECE_BYTES, Task};
+use crate::matrix::{BF16_COL_BYTES, read_bf16};
 use std::array::from_fn;
 
 /// Needs nothing.
@@ -73,13 +73,17 @@ impl Lanes for Portable {
         from_fn(|i| f32::from_bits(x[i].to_bits().wrapping_add(n[i].to_bits() << 23)))
     }
     #[inline(never)]
-    fn int4_run(self, group: &Int4Group, run: usize) -> [Self::Q; 4] {
+    fn dwords(self, pieces: &[[u8; PIECE_BYTES]], first: usize, stride: usize) -> [Self::Q; 4] {
         from_fn(|dword| {
             from_fn(|row| {
-                let (row, at) = (&group[row], run * INT4_RUN_BYTES + dword * 4);
-                u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]])
+                let (piece, at) = (&pieces[first + row * stride], dword * 4);
+                u32::from_le_bytes([piece[at], piece[at + 1], piece[at + 2], piece[at + 3]])
             })
         })
+    }
+    #[inline(never)]
+    fn int8_byte<const I: u32>(self, q: Self::Q) -> Self::F {
+        from_fn(|i| f32::from((q[i] >> (8 * I)) as u8 as i8))
     }
     #[inline(never)]
     fn int4_nibble<const I: u32>(self, q: Self::Q) -> Self::F {

@@ -6,7 +6,7 @@
 
 mod tiles;
 
-use self::tiles::{Bf16Tiles, Int4Tiles, MixedTiles, Panel, Tiles};
+use self::tiles::{Bf16Tiles, Int4Tiles, Int8Tiles, MixedTiles, Panel, Tiles};
 use super::group::{Panels, group_sums_apart};
 use super::lanes::{Block, LANES, Lanes, Level, Task};
 use super::parallel::{Disjoint, for_each};
@@ -152,6 +152,8 @@ impl<'a> Part<'_, 'a> {
             self.inputs(lanes, Bf16Tiles(tiles));
         } else if tiles.iter().all(|(matrix, _)| matrix.format() == MatrixFormat::Int4) {
             self.inputs(lanes, Int4Tiles(tiles));
+        } else if tiles.iter().all(|(matrix, _)| matrix.format() == MatrixFormat::Int8) {
+            self.inputs(lanes, Int8Tiles(tiles));
         } else {
             self.inputs(lanes, MixedTiles(tiles));
         }

@@ -3,7 +3,7 @@
 use crate::contract::GROUP;
 use crate::layout::MatrixFormat;
 use crate::matrix::Matrix;
-use crate::simd::group::{FillBf16, FillInt4, Strided, group_sums, int4_sums};
+use crate::simd::group::{FillBf16, FillInt4, FillInt8, Strided, group_sums, int4_sums, int8_sums};
 use crate::simd::lanes::{Block, LANES, Lanes};
 
 /// One group of a tile in f32.
@@ -26,6 +26,9 @@ pub(super) struct Bf16Tiles<'a, const R: usize>(pub(super) [(Matrix<'a>, usize);
 pub(super) struct Int4Tiles<'a, const R: usize>(pub(super) [(Matrix<'a>, usize); R]);
 
 #[derive(Clone, Copy)]
+pub(super) struct Int8Tiles<'a, const R: usize>(pub(super) [(Matrix<'a>, usize); R]);
+
+#[derive(Clone, Copy)]
 pub(super) struct MixedTiles<'a, const R: usize>(pub(super) [(Matrix<'a>, usize); R]);
 
 #[inline(always)]
@@ -35,13 +38,24 @@ fn add_plain<L: Lanes>(lanes: L, sum: L::F, total: &mut L::F) {
 
 #[inline(always)]
 fn add_scaled<L: Lanes>(lanes: L, (matrix, tile): &(Matrix<'_>, usize), group: usize, sum: L::F, total: &mut L::F) {
-    let scale = lanes.load_bf16(matrix.int4_scales(*tile, group));
+    let scale = lanes.load_bf16(matrix.scales(*tile, group));
     *total = lanes.fma(scale, sum, *total);
 }
 
 #[inline(always)]
 fn bf16_group<'a>((matrix, tile): &(Matrix<'a>, usize), group: usize) -> &'a [[u8; 2 * LANES]] {
     matrix.bf16_cols(*tile, group * GROUP..((group + 1) * GROUP).min(matrix.cols()))
+}
+
+/// Inputs of whole groups, if all are.
+#[inline(always)]
+fn full<const T: usize>(xs: [&[f32]; T]) -> Option<[&[f32; GROUP]; T]> {
+    static NOTHING: [f32; GROUP] = [0.0; GROUP];
+    let mut full = [&NOTHING; T];
+    for (full, x) in full.iter_mut().zip(xs) {
+        *full = x.try_into().ok()?;
+    }
+    Some(full)
 }
 
 impl<const R: usize> Tiles<R> for Bf16Tiles<'_, R> {
@@ -90,14 +104,41 @@ impl<const R: usize> Tiles<R> for Int4Tiles<'_, R> {
 
     #[inline(always)]
     fn direct<L: Lanes, const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
-        static NOTHING: [f32; GROUP] = [0.0; GROUP];
-        let mut full = [&NOTHING; T];
-        for (full, x) in full.iter_mut().zip(xs) {
-            *full = x.try_into().ok()?;
-        }
+        let full = full(xs)?;
         let mut sums = [[lanes.splat(0.0); R]; T];
         for (r, (matrix, tile)) in self.0.iter().enumerate() {
             let tile_sums = int4_sums(lanes, matrix.int4_group(*tile, group), full);
+            for t in 0..T {
+                sums[t][r] = tile_sums[t];
+            }
+        }
+        Some(sums)
+    }
+
+    #[inline(always)]
+    fn add<L: Lanes, const T: usize>(self, lanes: L, group: usize, sums: &[[L::F; R]; T], totals: &mut [[L::F; R]; T]) {
+        for t in 0..T {
+            for r in 0..R {
+                add_scaled(lanes, &self.0[r], group, sums[t][r], &mut totals[t][r]);
+            }
+        }
+    }
+}
+
+impl<const R: usize> Tiles<R> for Int8Tiles<'_, R> {
+    #[inline(always)]
+    fn fill<L: Lanes>(self, lanes: L, group: usize, panels: &mut [Panel; 2]) {
+        for ((matrix, tile), panel) in self.0.iter().zip(panels) {
+            lanes.call(FillInt8 { group: matrix.int8_group(*tile, group), panel });
+        }
+    }
+
+    #[inline(always)]
+    fn direct<L: Lanes, const T: usize>(self, lanes: L, group: usize, xs: [&[f32]; T]) -> Option<[[L::F; R]; T]> {
+        let full = full(xs)?;
+        let mut sums = [[lanes.splat(0.0); R]; T];
+        for (r, (matrix, tile)) in self.0.iter().enumerate() {
+            let tile_sums = int8_sums(lanes, matrix.int8_group(*tile, group), full);
             for t in 0..T {
                 sums[t][r] = tile_sums[t];
             }
@@ -122,6 +163,7 @@ impl<const R: usize> Tiles<R> for MixedTiles<'_, R> {
             match matrix.format() {
                 MatrixFormat::Bf16 => lanes.call(FillBf16 { cols: bf16_group(&(*matrix, *tile), group), panel }),
                 MatrixFormat::Int4 => lanes.call(FillInt4 { group: matrix.int4_group(*tile, group), panel }),
+                MatrixFormat::Int8 => lanes.call(FillInt8 { group: matrix.int8_group(*tile, group), panel }),
             }
         }
     }
@@ -137,7 +179,9 @@ impl<const R: usize> Tiles<R> for MixedTiles<'_, R> {
             for r in 0..R {
                 match self.0[r].0.format() {
                     MatrixFormat::Bf16 => add_plain(lanes, sums[t][r], &mut totals[t][r]),
-                    MatrixFormat::Int4 => add_scaled(lanes, &self.0[r], group, sums[t][r], &mut totals[t][r]),
+                    MatrixFormat::Int4 | MatrixFormat::Int8 => {
+                        add_scaled(lanes, &self.0[r], group, sums[t][r], &mut totals[t][r])
+                    }
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! What else the machine did while a process ran. It is written down and marked; no sample is dropped for it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// A process beside which others took more of the processors' time than this is marked.
@@ -8,7 +8,7 @@ const MARKED_SHARE: f64 = 0.05;
 
 /// Counters of the machine at one moment.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     /// Ticks that any processor was busy.
     busy: u64,
     /// Ticks that another machine took away.
@@ -22,7 +22,7 @@ pub(super) struct Counters {
 }
 
 /// What happened beside a process.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Disturbance {
     /// Share of the processors' time that other processes took, 0 to 1.
     pub others_share: f64,
@@ -34,7 +34,7 @@ pub struct Disturbance {
 
 impl Counters {
     /// As they are now; zero where the system does not say.
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let own = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let (busy, stolen, total) = processors(&stat).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Counters {
     }
 
     /// What happened from `self` to `later`, apart from what this process and its children did.
-    pub(super) fn until(self, later: Self) -> Disturbance {
+    pub(crate) fn until(self, later: Self) -> Disturbance {
         let total = later.total.saturating_sub(self.total).max(1) as f64;
         let busy = later.busy.saturating_sub(self.busy);
         let own = later.own.saturating_sub(self.own);
