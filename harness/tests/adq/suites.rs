@@ -52,6 +52,14 @@ fn a_suite_is_run_judged_by_kinds_graded_again_and_verified() {
     assert_eq!(place.ask(&["adq", "verify"]).0, 0);
     let (code, graded) = place.ask(&["adq", "grade"]);
     assert!(code == 0 && graded["tasks"].as_array().unwrap().iter().all(|task| task["equal"] == true), "{graded}");
+    let again = ["adq", "run", "--agent", "oracle", "--suite", "micro", "--task", "set-01", "--controls", "none"];
+    assert_eq!(place.ask(&again).0, 0);
+    let (_, report) = place.ask(&["adq", "report", "--against", answer["run"].as_str().unwrap()]);
+    assert_eq!(
+        (&report["mcnemar"]["tasks"], &report["mcnemar"]["equal_transcripts"]),
+        (&1.into(), &1.into()),
+        "{report}"
+    );
     std::fs::write(place.path("fixtures/adq/micro/common/reader.py"), "def lines(path):\n    return []\n").unwrap();
     let (_, verified) = place.ask(&["adq", "verify"]);
     assert_eq!(row(&verified, "tasks").0, "INCOMPLETE", "{verified}");
