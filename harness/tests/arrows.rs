@@ -26,7 +26,10 @@ const ALLOWED: [(&str, &[&str]); 9] = [
             "assay-sandbox",
         ],
     ),
-    ("assay-fuzz", &["assay-engine", "assay-harness", "assay-kernels", "assay-ledgers", "assay-witness"]),
+    (
+        "assay-fuzz",
+        &["assay-engine", "assay-harness", "assay-kernels", "assay-ledgers", "assay-server", "assay-witness"],
+    ),
 ];
 
 #[test]

@@ -29,6 +29,7 @@ pub mod worker;
 
 pub use delivery::Delivery;
 pub use error::ApiError;
+pub use http::{Endpoint, prompts};
 pub use metrics::Metrics;
 pub use model::{ModelError, ServedModel};
 pub use serve::{ApiKeys, Limits, ServeError, ServerOptions, serve};

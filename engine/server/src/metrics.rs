@@ -35,6 +35,7 @@ pub struct Metrics {
     unsaved: Counter,
     generated_tokens: Counter,
     cancelled: Counter,
+    planted: Counter,
     waiting: Gauge<i64, AtomicI64>,
     running: Gauge<i64, AtomicI64>,
     prefill_s: Histogram,
@@ -60,6 +61,7 @@ impl Default for Metrics {
             unsaved: Counter::default(),
             generated_tokens: Counter::default(),
             cancelled: Counter::default(),
+            planted: Counter::default(),
             waiting: Gauge::default(),
             running: Gauge::default(),
             prefill_s: long(),
@@ -82,6 +84,7 @@ impl Default for Metrics {
         registry.register("unsaved_requests", "Requests whose state could not be copied", metrics.unsaved.clone());
         registry.register("generated_tokens", "Tokens of answers", metrics.generated_tokens.clone());
         registry.register("cancelled_requests", "Requests whose client went away", metrics.cancelled.clone());
+        registry.register("planted_faults", "Planted faults that a request has met", metrics.planted.clone());
         registry.register("waiting_requests", "Requests in the queue", metrics.waiting.clone());
         registry.register("running_requests", "Requests that the engine is at", metrics.running.clone());
         registry.register("prefill_seconds", "Time of prefill", metrics.prefill_s.clone());
@@ -103,6 +106,10 @@ impl Metrics {
 
     pub(crate) fn cancelled(&self) {
         self.cancelled.inc();
+    }
+
+    pub(crate) fn fault_struck(&self) {
+        self.planted.inc();
     }
 
     pub(crate) fn prefilled(&self, turn: &Turn, queued: Duration, prefill: Duration) {

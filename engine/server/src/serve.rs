@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use assay_engine::Engine;
-use assay_engine::device::Device;
+use assay_engine::device::{Device, FaultPlan};
 use assay_engine::file::{self, FileError};
 use assay_engine::session::{Sessions, Store, StoreOptions};
 use sha2::{Digest, Sha256};
@@ -96,6 +96,9 @@ pub struct ServerOptions {
     pub store: StoreOptions,
     /// Limits.
     pub limits: Limits,
+    /// Faults that the device is made to have, to see what becomes of a request that meets one: the second job meets the first, the
+    /// fourth the second, and so on. Empty for a server that serves.
+    pub planted_faults: Vec<FaultPlan>,
 }
 
 /// Keys, by their SHA-256: comparing digests tells nothing of a key by the time it takes.
@@ -163,7 +166,7 @@ pub fn serve<D: Device>(
             runtime.shutdown_timeout(Duration::from_secs(1));
             result
         });
-        worker::run(engine, &mut sessions, &queue, &metrics);
+        worker::run(engine, &mut sessions, &queue, &metrics, &options.planted_faults);
         match http.join() {
             Ok(result) => Ok(result?),
             Err(panic) => std::panic::resume_unwind(panic),

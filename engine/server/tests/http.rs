@@ -184,6 +184,33 @@ fn a_chat_goes_through_the_template() {
 }
 
 #[test]
+fn a_call_that_is_asked_for_is_begun() {
+    let server = Server::start();
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let tokens = |text: &str| served().tokenizer.encode(text).unwrap().len() as u64;
+    let prompt_tokens = |body: &Value| body["usage"]["prompt_tokens"].as_u64().unwrap();
+    let check = |tools: Value, choice: Value, opening: &str| {
+        let auto = server.post(CHAT, &chat(json!({"tools": tools}))).json();
+        let request = chat(json!({"tools": tools, "tool_choice": choice}));
+        let answer = server.post(CHAT, &request);
+        let body = answer.json();
+        assert_eq!(prompt_tokens(&body), prompt_tokens(&auto) + tokens(opening));
+        // This model was never taught to call: what it begins stays a text, all of it.
+        let text = answer.text();
+        assert!(text.starts_with(opening), "{text}");
+        assert_eq!(
+            (&body["choices"][0]["finish_reason"], &body["usage"]["completion_tokens"]),
+            (&json!("length"), &json!(8))
+        );
+        assert_eq!(server.post(CHAT, &merged(request, json!({"stream": true}))).text(), text);
+    };
+    let (one, two) = (json!([tool("look")]), json!([tool("look"), tool("find")]));
+    check(two.clone(), json!("required"), "<tool_call>\n{\"name\": \"");
+    check(one, json!("required"), "<tool_call>\n{\"name\": \"look\", \"arguments\":");
+    check(two, tool("find"), "<tool_call>\n{\"name\": \"find\", \"arguments\":");
+}
+
+#[test]
 fn the_next_turn_reuses_what_was_delivered_and_says_the_same() {
     let server = Server::start();
     let mut connection = Connection::open(server.address).unwrap();
@@ -240,6 +267,7 @@ fn what_would_change_an_answer_is_refused_and_named() {
         assert!(error["type"].is_string() && error.get("code").is_some(), "{error}");
     };
     let tool = |name: &str| json!([{"type": "function", "function": {"name": name}}]);
+    let named = |name: &str| json!({"type": "function", "function": {"name": name}});
     for (more, param, part) in [
         (json!({"colour": 1}), "colour", "not supported"),
         (json!({"n": 2}), "n", "n = 1"),
@@ -279,12 +307,11 @@ fn what_would_change_an_answer_is_refused_and_named() {
         (json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}), "messages", "parts of type"),
         (json!({"response_format": {"type": "json_object"}}), "response_format", "\"text\" alone"),
         (json!({"top_logprobs": 2}), "top_logprobs", "logprobs = true"),
-        (json!({"tools": tool("f"), "tool_choice": "required"}), "tool_choice", "cannot force"),
-        (
-            json!({"tools": tool("f"), "tool_choice": {"type": "function", "function": {"name": "f"}}}),
-            "tool_choice",
-            "cannot force",
-        ),
+        (json!({"tools": tool("f"), "tool_choice": "perhaps"}), "tool_choice", "\"required\""),
+        (json!({"tools": tool("f"), "tool_choice": {"type": "custom"}}), "tool_choice", "\"required\""),
+        (json!({"tools": tool("f"), "tool_choice": named("g")}), "tool_choice", "\"g\" is none of the tools"),
+        (json!({"tool_choice": named("f")}), "tool_choice", "there are no tools"),
+        (json!({"tools": [], "tool_choice": "required"}), "tool_choice", "there are no tools"),
         (json!({"tools": tool("f f")}), "tools", "tools[0]: expected"),
         (json!({"tools": tool("f"), "parallel_tool_calls": false}), "parallel_tool_calls", "true"),
         (json!({"reasoning_effort": "high"}), "reasoning_effort", "no such variable"),

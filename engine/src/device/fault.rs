@@ -31,6 +31,10 @@ impl Countdown {
         }
         hit
     }
+    /// The call that is still to fail, as it was set.
+    pub(super) fn pending(&self) -> Option<u64> {
+        self.at
+    }
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }

@@ -92,6 +92,17 @@ pub struct Overhead {
 /// A device error; every variant names what was asked and what was there.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DeviceError {
+    /// A budget with no room beside the driver's own.
+    #[error(
+        "a budget of {budget} bytes leaves nothing beside the CUDA context: {taken} bytes of the card went while it was opened (a \
+         context takes about 0.6 GB; more means that another process took memory at the same time)"
+    )]
+    NoRoomBesideContext {
+        /// Bytes asked for.
+        budget: u64,
+        /// Bytes by which the card's free memory shrank.
+        taken: u64,
+    },
     /// The budget has no contiguous room.
     #[error(
         "out of device memory: {label} needs {requested} bytes, the largest free range has {largest_free} of a {budget}-byte budget"
@@ -263,6 +274,11 @@ pub trait Device {
     fn synchronize(&mut self) -> Result<(), DeviceError>;
     /// After an error: drops what is still queued, so that the next request starts from nothing.
     fn abandon(&mut self);
+    /// Sets which of the coming calls fail, in place of what was set before, and says what of that has not happened. `None` on a
+    /// device that fails only by itself.
+    fn plant(&mut self, _: FaultPlan) -> Option<FaultPlan> {
+        None
+    }
     /// What the link has carried.
     fn link(&self) -> LinkCounters;
     /// What the driver takes beside the arena; `None` where there is no driver. Takes a millisecond: not for the token path.
@@ -335,6 +351,9 @@ impl Device for Box<dyn Device> {
     }
     fn abandon(&mut self) {
         (**self).abandon();
+    }
+    fn plant(&mut self, plan: FaultPlan) -> Option<FaultPlan> {
+        (**self).plant(plan)
     }
     fn link(&self) -> LinkCounters {
         (**self).link()

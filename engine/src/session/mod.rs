@@ -33,8 +33,8 @@ use crate::options::Precision;
 pub use memory::headroom;
 pub use store::{Store, StoreOptions, StoreUsage};
 use sync::{AtomicBool, Ordering};
-pub use tree::Published;
 use tree::{Block, SPLIT, shared};
+pub use tree::{Published, kept_bytes};
 pub use turn::{Pending, Source, Turn};
 
 /// Everything of an engine that its rows depend on, tokens apart.

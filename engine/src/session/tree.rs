@@ -14,6 +14,17 @@ pub(super) const SPLIT: usize = assay_kernels::contract::SPLIT;
 /// What a node takes beside its rows and tokens, roughly, in bytes.
 const OVERHEAD: u64 = 256;
 
+/// Host memory that the state of a conversation of `tokens` takes, where one split of all layers has `split_bytes`; for a limit that
+/// holds one and no more.
+pub fn kept_bytes(tokens: usize, split_bytes: usize) -> u64 {
+    tokens.div_ceil(SPLIT) as u64 * cost(split_bytes, SPLIT)
+}
+
+/// What a node of `tokens` takes. The tokens are the child's name in its parent as well.
+fn cost(bytes: usize, tokens: usize) -> u64 {
+    (bytes + 8 * tokens) as u64 + OVERHEAD
+}
+
 /// The rows of up to a split's tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Block {
@@ -25,8 +36,7 @@ pub(super) struct Block {
 
 impl Block {
     fn cost(&self) -> u64 {
-        // The tokens are the child's name in its parent as well.
-        (self.bytes.len() + 8 * self.tokens.len()) as u64 + OVERHEAD
+        cost(self.bytes.len(), self.tokens.len())
     }
     pub(super) fn is_full(&self) -> bool {
         self.tokens.len() == SPLIT

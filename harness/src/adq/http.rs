@@ -1,11 +1,18 @@
 //! An OpenAI-compatible server over HTTP, and what it says of its tokens.
 
 use super::endpoint::{Endpoint, EndpointError, Exchange};
+use anyhow::{Context, ensure};
+use assay_engine::file;
 use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// The longest response that is read, in bytes.
 const MAX_RESPONSE_BYTES: u64 = 64 << 20;
+/// The largest file of certificates, in bytes.
+const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
 /// For requests that compute nothing.
 const QUICK_SECONDS: f64 = 60.0;
 /// Where a key is found, so that it stands on no command line and in no record.
@@ -22,7 +29,31 @@ pub struct HttpEndpoint {
 impl HttpEndpoint {
     /// `url` with or without `/v1` at its end. A key is taken from `ASSAY_API_KEY`.
     pub fn new(url: &str) -> Self {
-        let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+        Self::with_tls(url, TlsConfig::default())
+    }
+
+    /// The same, for `https`: trusts the certificates in the file `authorities` (PEM) alone, where there is one, and otherwise those
+    /// that Mozilla trusts.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds no certificate.
+    pub fn trusting(url: &str, authorities: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = authorities else { return Ok(Self::new(url)) };
+        ensure!(url.starts_with("https://"), "certificates are for an endpoint that begins with https://, found {url}");
+        let pem = file::read(path, MAX_CERTIFICATES_BYTES)?;
+        let mut certificates = Vec::new();
+        for item in parse_pem(&pem) {
+            if let PemItem::Certificate(certificate) = item.with_context(|| format!("reading {}", path.display()))? {
+                certificates.push(certificate);
+            }
+        }
+        ensure!(!certificates.is_empty(), "{} holds no certificate, expected some in PEM", path.display());
+        let trusted = RootCerts::Specific(Arc::new(certificates));
+        Ok(Self::with_tls(url, TlsConfig::builder().root_certs(trusted).build()))
+    }
+
+    fn with_tls(url: &str, tls: TlsConfig) -> Self {
+        let config = ureq::Agent::config_builder().http_status_as_error(false).tls_config(tls).build();
         let base = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
         Self { agent: config.into(), base, key: std::env::var(KEY_VARIABLE).ok() }
     }
@@ -53,6 +84,21 @@ impl HttpEndpoint {
         let mut content = response.into_body();
         let read = content.with_config().limit(MAX_RESPONSE_BYTES).lossy_utf8(true).read_to_string();
         Ok(Exchange { request: body.to_owned(), response: read.map_err(failed)?, status })
+    }
+
+    /// What a path says, of something that computes nothing.
+    ///
+    /// # Errors
+    /// When no answer comes, or another status than 200.
+    pub fn get(&self, path: &str) -> Result<String, String> {
+        let request = self.agent.get(format!("{}{path}", self.base));
+        let timeout = Some(Duration::from_secs_f64(QUICK_SECONDS));
+        let response = request.config().timeout_global(timeout).build().call().map_err(|error| error.to_string())?;
+        if response.status() != 200 {
+            return Err(format!("{path}: status {}", response.status()));
+        }
+        let mut content = response.into_body();
+        content.with_config().limit(MAX_RESPONSE_BYTES).read_to_string().map_err(|error| format!("{path}: {error}"))
     }
 
     /// Asks something that computes nothing, and reads the answer.

@@ -1,8 +1,8 @@
 //! How a server admits, keeps apart and lets go of requests.
 
-use super::endpoint::Reply;
+use super::endpoint::{Exchange, Reply};
 use super::http::HttpEndpoint;
-use super::own_server::About;
+use super::own_server::{About, OwnServer};
 use super::sampling::SamplingContract;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -35,6 +35,44 @@ pub fn operations(endpoint: &HttpEndpoint, about: &About) -> Vec<Operation> {
     found.extend(conversations(endpoint, &about.model));
     found.push(cancellation(endpoint, about));
     found
+}
+
+/// Faults of the device that a server of ours is made to meet, and what becomes of the request that meets one, and of the next.
+const FAULTS: [&str; 3] = ["allocation", "copy", "event"];
+
+/// A server whose device fails for every second request, each time in another way: the request gets the right answer or an error, the
+/// one after it the right answer. A device that has no such faults shows nothing, and says so.
+pub fn recovery(config: &str) -> Vec<Operation> {
+    let name = "recovery after a planted fault";
+    let arguments = [config.to_owned(), "--planted-faults".to_owned(), FAULTS.join(",")];
+    let found = (|| {
+        let server = OwnServer::start(&arguments).map_err(|error| format!("{error:#}"))?;
+        let request = chat(&server.about.model, &[("user", "Say something about storms.")], false, COMPLETION_TOKENS);
+        let ask = || server.endpoint.post("/v1/chat/completions", &request.to_string(), SECONDS);
+        let text = |exchange: &Exchange| Reply::read(&exchange.response).map(|reply| reply.content);
+        let expected = text(&ask().map_err(|error| error.to_string())?)?;
+        let mut seen = Vec::new();
+        for kind in FAULTS {
+            let (met, next) = (ask().map_err(|error| error.to_string())?, ask().map_err(|error| error.to_string())?);
+            let (status, after) = (met.status, text(&next));
+            let told = serde_json::from_str::<Value>(&met.response).unwrap_or_default()["error"]["type"].is_string();
+            let right = if status == 200 { text(&met).as_ref() == Ok(&expected) } else { status == 500 && told };
+            let saw = format!("status {status}, then status {} and {after:?}", next.status);
+            seen.push(operation(&format!("{name}: {kind}"), right && after.as_ref() == Ok(&expected), saw));
+        }
+        let metrics = server.endpoint.get("/metrics")?;
+        let struck = metrics.lines().find_map(|line| line.strip_prefix("assay_planted_faults_total "));
+        Ok::<_, String>((seen, struck.unwrap_or("0").trim().to_owned()))
+    })();
+    match found {
+        Err(reason) => vec![operation(name, false, reason)],
+        Ok((mut seen, struck)) => {
+            for one in &mut seen {
+                one.saw = format!("{} ({struck} of {} faults were met)", one.saw, FAULTS.len());
+            }
+            seen
+        }
+    }
 }
 
 fn operation(name: &str, held: bool, saw: impl Into<String>) -> Operation {

@@ -7,6 +7,7 @@ use crate::output::Format;
 use crate::repository::Repository;
 use crate::runtime::Runtime;
 use anyhow::Context;
+use assay_engine::device::FaultPlan;
 use assay_engine::session::StoreOptions;
 use assay_server::{ApiKeys, Limits, ServedModel, ServerOptions, serve};
 use clap::Args;
@@ -51,6 +52,20 @@ pub struct Serve {
     /// Name of the model for clients, instead of the config's
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     served_name: Option<String>,
+    /// Make the device fail in these ways, one for every second request, to see what becomes of the next ones
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', hide = true, value_parser = fault)]
+    planted_faults: Vec<FaultPlan>,
+}
+
+/// A fault at the first chance that a request gives it.
+fn fault(kind: &str) -> Result<FaultPlan, String> {
+    let none = FaultPlan::default();
+    match kind {
+        "allocation" => Ok(FaultPlan { fail_allocation: Some(1), ..none }),
+        "copy" => Ok(FaultPlan { fail_copy: Some(1), ..none }),
+        "event" => Ok(FaultPlan { lose_event: Some(1), ..none }),
+        _ => Err("expected allocation, copy or event".to_owned()),
+    }
 }
 
 impl Serve {
@@ -69,7 +84,13 @@ impl Serve {
         let context = engine.options().context_tokens;
         let model = ServedModel::open(&runtime.opened.folder, name, (context, longest))?;
         let store = StoreOptions { limit_bytes: self.session_memory.0, ..StoreOptions::default() };
-        let options = ServerOptions { queue_length: self.queue, keys, store, limits: Limits::default() };
+        let options = ServerOptions {
+            queue_length: self.queue,
+            keys,
+            store,
+            limits: Limits::default(),
+            planted_faults: self.planted_faults,
+        };
         summarise(&runtime, &model, &options, address, format);
         serve(listener, &mut runtime.engine, model, options, || interrupt::flag().load(Ordering::Relaxed))?;
         Ok(Exit::DONE)

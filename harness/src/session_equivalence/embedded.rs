@@ -5,7 +5,7 @@ use crate::interrupt;
 use anyhow::{Context, bail};
 use assay_engine::Engine;
 use assay_engine::device::Device;
-use assay_engine::session::{Scope, Sessions, Store, StoreOptions};
+use assay_engine::session::{Scope, Sessions, Store, StoreOptions, kept_bytes};
 use assay_engine::trace::Selection;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -107,9 +107,8 @@ impl<D: Device> Subject for Embedded<'_, D> {
     }
 
     fn limit(&mut self, tokens: Option<usize>) -> bool {
-        let rows = |tokens: usize| tokens.div_ceil(128) as u64 * (self.engine.split_bytes() as u64 + 2048);
         let default = StoreOptions::default();
-        let limit_bytes = tokens.map_or(default.limit_bytes, rows);
+        let limit_bytes = tokens.map_or(default.limit_bytes, |tokens| kept_bytes(tokens, self.engine.split_bytes()));
         let store = Arc::new(Store::new(StoreOptions { limit_bytes, ..default }));
         self.sessions = Sessions::new(self.engine, &self.checkpoint_sha256, store);
         true

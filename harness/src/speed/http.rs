@@ -45,6 +45,10 @@ pub struct HttpSample {
     pub prefill_ms: f64,
     /// Decode in this process, a token.
     pub decode_ms: f64,
+    /// Processor time of all of the server's threads for the request, a token; 0 where the system does not say.
+    pub server_processor_ms: f64,
+    /// Processor time of all of this process' threads for prefill and decode, a token; 0 where the system does not say.
+    pub processor_ms: f64,
 }
 
 /// A length with its repetitions.
@@ -137,6 +141,7 @@ fn pair<D: Device>(
 ) -> anyhow::Result<HttpSample> {
     let early = if http_first { Some(server.generate(&prompt.tokens, row.tokens)?) } else { None };
     engine.reset();
+    let used = processor_ms("self");
     let start = Instant::now();
     let mut tokens = vec![engine.prefill(&prompt.tokens)?];
     let prefill_ms = ms(start);
@@ -145,12 +150,23 @@ fn pair<D: Device>(
         tokens.push(engine.decode(tokens[tokens.len() - 1])?);
     }
     let decode_ms = ms(start) / row.tokens as f64;
+    let processor_ms = (processor_ms("self") - used) / row.tokens as f64;
     let streamed = match early {
         Some(streamed) => streamed,
         None => server.generate(&prompt.tokens, row.tokens)?,
     };
     ensure!(streamed.text == tokenizer.decode(&tokens)?, "the server's text is not the engine's");
-    Ok(HttpSample { prefill_ms, decode_ms, ..streamed.sample })
+    Ok(HttpSample { prefill_ms, decode_ms, processor_ms, ..streamed.sample })
+}
+
+/// Processor time that the threads of a process have had, by Linux's scheduler.
+fn processor_ms(process: &str) -> f64 {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let had = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    });
+    had.sum::<f64>() / 1e6
 }
 
 fn ms(start: Instant) -> f64 {
@@ -193,20 +209,24 @@ impl Server {
             "cache_prompt": false, "stream": true,
         });
         let body = body.to_string();
-        let before = self.clocks()?;
+        let (before, process) = (self.clocks()?, self.child.id().to_string());
+        let used = processor_ms(&process);
         let start = Instant::now();
         let request = self.agent.post(format!("{}/v1/completions", self.url)).content_type("application/json");
         let mut response = request.send(body).context("asking the server")?;
-        let (mut first, mut last, mut text, mut done) = (None, 0.0, String::new(), false);
+        // The clock first, the JSON afterwards: the client shares the machine with what it measures.
+        let mut arrived = Vec::with_capacity(tokens + 4);
         for line in BufReader::new(response.body_mut().as_reader()).lines() {
-            let line = line?;
+            arrived.push((ms(start), line?));
+        }
+        let (mut first, mut last, mut text, mut done) = (None, 0.0, String::new(), false);
+        for (now, line) in &arrived {
             let Some(data) = line.strip_prefix("data: ") else { continue };
             if data == "[DONE]" {
                 done = true;
                 continue;
             }
-            let now = ms(start);
-            let event: Value = serde_json::from_str(data).context("reading the server's stream")?;
+            let (now, event) = (*now, serde_json::from_str::<Value>(data).context("reading the server's stream")?);
             let piece =
                 event["choices"][0]["text"].as_str().context("the server's stream has an event without text")?;
             if !piece.is_empty() {
@@ -217,6 +237,7 @@ impl Server {
         }
         ensure!(done, "the server's stream broke off");
         let first = first.context("the server answered without a token")?;
+        let server_processor_ms = (processor_ms(&process) - used) / tokens as f64;
         let after = self.clocks()?;
         let sample = HttpSample {
             first_token_ms: first,
@@ -226,6 +247,8 @@ impl Server {
             server_inter_token_ms: (after.1 - before.1) * 1e3 / tokens as f64,
             prefill_ms: 0.0,
             decode_ms: 0.0,
+            server_processor_ms,
+            processor_ms: 0.0,
         };
         Ok(Streamed { text, sample })
     }
@@ -256,33 +279,44 @@ pub fn summarise_http(measured: &[HttpMeasured]) -> anyhow::Result<HttpSummary> 
         rows.push(time_row(Measure::HttpLastToken, tokens + 1, column(|sample| sample.last_token_ms))?);
         let ratio = paired_ratio(&column(|sample| sample.inter_token_ms), &column(|sample| sample.decode_ms))?;
         let added = median(&column(|sample| sample.first_token_ms - sample.prefill_ms))?;
-        verdicts.push(judged(format!("HTTP time per token, {tokens} tokens"), ratio, MAX_TOKEN_RATIO, |value| {
-            format!("{:+.2} %", (value - 1.0) * 100.0)
-        }));
+        verdicts.push(judged(
+            format!("HTTP time per token, {tokens} tokens"),
+            ratio,
+            [1.0 / MAX_TOKEN_RATIO, MAX_TOKEN_RATIO],
+            |value| format!("{:+.2} %", (value - 1.0) * 100.0),
+        ));
         verdicts.push(judged(
             format!("HTTP time to first token, {tokens} tokens"),
             added,
-            MAX_FIRST_TOKEN_MS,
+            [-MAX_FIRST_TOKEN_MS, MAX_FIRST_TOKEN_MS],
             |value| format!("{value:+.3} ms"),
         ));
         let middle = |value: fn(&HttpSample) -> f64| anyhow::Ok(median(&column(value))?.value);
         lines.push(format!(
             "{tokens} tokens over HTTP: to the first token {:.3} ms at the client, {:.3} by the server's clock, {:.3} of prefill in this \
-             process; between tokens {:.4} ms, {:.4}, {:.4}",
+             process; between tokens {:.4} ms, {:.4}, {:.4}; processor time, prompt and answer, a token of the answer: {:.4} ms of the \
+             server, {:.4} of this process",
             middle(|sample| sample.first_token_ms)?,
             middle(|sample| sample.server_first_token_ms)?,
             middle(|sample| sample.prefill_ms)?,
             middle(|sample| sample.inter_token_ms)?,
             middle(|sample| sample.server_inter_token_ms)?,
             middle(|sample| sample.decode_ms)?,
+            middle(|sample| sample.server_processor_ms)?,
+            middle(|sample| sample.processor_ms)?,
         ));
     }
     Ok(HttpSummary { rows, verdicts, lines })
 }
 
-/// PASS where the whole interval is below `limit`, FAIL where it is above, INCOMPLETE where the limit lies in it.
-fn judged(row: String, estimate: Estimate, limit: f64, words: impl Fn(f64) -> String) -> VerdictRow {
+/// PASS where the whole interval is below `limit`, FAIL where it is above, INCOMPLETE where the limit lies in it. A server cannot make
+/// the engine faster: an interval that is wholly below `least` says that the two sides did not have the same machine.
+fn judged(row: String, estimate: Estimate, [least, limit]: [f64; 2], words: impl Fn(f64) -> String) -> VerdictRow {
     let (verdict, interval) = match estimate.ci95 {
+        Some(interval) if interval.high < least => {
+            let interval = format!("{} to {}", words(interval.low), words(interval.high));
+            (Verdict::Incomplete, format!("{interval}: faster than without, so the machine was not quiet"))
+        }
         None => (Verdict::Incomplete, "too few repetitions for an interval".to_owned()),
         Some(interval) => {
             let verdict = match (interval.high < limit, interval.low > limit) {
@@ -313,6 +347,8 @@ mod tests {
                 server_inter_token_ms: 2.0,
                 prefill_ms: 20.0,
                 decode_ms: 2.0,
+                server_processor_ms: 2.1,
+                processor_ms: 2.0,
             }
         };
         HttpMeasured { prompt_tokens: 512, tokens: 50, samples: (0..6).map(sample).collect() }
@@ -331,6 +367,7 @@ mod tests {
         check(1.0, 1.02, [Verdict::Pass, Verdict::Pass]);
         check(2.999, 1.06, [Verdict::Fail, Verdict::Incomplete]);
         check(4.0, 1.02, [Verdict::Pass, Verdict::Fail]);
+        check(-4.0, 0.9, [Verdict::Incomplete, Verdict::Incomplete]);
         let mut short = measured(1.0, 1.0);
         short.samples.truncate(3);
         assert_eq!(summarise_http(&[short]).unwrap().verdicts[0].verdict, Verdict::Incomplete);

@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod endpoints;
+mod https;
 mod place;
 mod runs;
+mod suites;

@@ -1,7 +1,10 @@
 //! From a checked request to jobs, and from their events to a response.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use assay_engine::sampling::Sampling;
 use assay_engine::session::Scope;
@@ -20,9 +23,14 @@ use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::reply::chat::{Chats, unique};
 use crate::reply::completion::Completions;
-use crate::reply::{Choice, ChoiceOptions, Delta, Finish, Head, Step, Usage};
+use crate::reply::{Beginning, Choice, ChoiceOptions, Delta, Finish, Head, Step, Usage};
 use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
-use crate::worker::{Cancel, Event, Job, Refused};
+use crate::worker::{Cancel, Event, Events, Job, Refused, WAKE_INTERVAL};
+
+/// How several templates begin an answer that thinks first.
+const OPEN_THOUGHT: &str = "<think>";
+/// Ends such a thought before it begins: an answer that has to begin with a call begins with it.
+const EMPTY_THOUGHT_END: &str = "\n</think>\n\n";
 
 /// In which of the two forms an answer is written.
 #[derive(Debug)]
@@ -44,6 +52,7 @@ struct Prepared {
     logprobs: Option<usize>,
     prompt_logprobs: bool,
     reuse: bool,
+    wake_interval: Duration,
     user: String,
     /// Fingerprint of the template that rendered the prompt; empty for none.
     template: String,
@@ -71,7 +80,9 @@ impl Client {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) model: Arc<ServedModel>,
-    pub(super) events: UnboundedReceiver<(usize, Event)>,
+    events: UnboundedReceiver<Events>,
+    /// Taken from the channel already.
+    received: VecDeque<(usize, Event)>,
     pub(super) choices: Vec<Choice>,
     pub(super) writer: Writer,
     pub(super) include_usage: bool,
@@ -102,10 +113,51 @@ impl Running {
         self.outbox.put(&self.deliveries);
     }
 
+    /// The next event, with the choice that it is of. `None` once the worker is gone.
+    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Event)>> {
+        loop {
+            if let Some(event) = self.received.pop_front() {
+                return Poll::Ready(Some(event));
+            }
+            match self.events.poll_recv(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(Events { index, events })) => {
+                    self.received.extend(events.into_iter().map(|event| (index, event)));
+                }
+            }
+        }
+    }
+
+    async fn event(&mut self) -> Result<(usize, Event), ApiError> {
+        poll_fn(|context| self.poll_event(context)).await.ok_or_else(ApiError::shutting_down)
+    }
+
     /// Gives an event to its choice.
     pub(super) fn take(&mut self, index: usize, event: Event) -> Result<Option<Step>, ApiError> {
         self.choices.get_mut(index).map_or(Ok(None), |choice| choice.take(event))
     }
+}
+
+/// The two endpoints that generate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/chat/completions`
+    Chat,
+}
+
+/// The prompts that a body asks for, checked, rendered and in tokens, as they would go into the queue; for whoever has no engine.
+///
+/// # Errors
+/// What a client would be told.
+pub fn prompts(model: Arc<ServedModel>, endpoint: Endpoint, body: &[u8]) -> Result<Vec<Vec<u32>>, ApiError> {
+    let prepared = match endpoint {
+        Endpoint::Completions => prepare_completion(model, body)?,
+        Endpoint::Chat => prepare_chat(model, body)?,
+    };
+    Ok(prepared.prompts)
 }
 
 pub(super) async fn completions(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
@@ -156,7 +208,7 @@ fn prepare_completion(model: Arc<ServedModel>, body: &[u8]) -> Result<Prepared, 
         ..prepared(model, writer, &request.generation)
     };
     for (prompt, echo) in prompts.into_iter().zip(echoes) {
-        prepared.add(prompt, echo, None, &request.generation.stop);
+        prepared.add(prompt, Beginning::of_echo(echo), None, &request.generation.stop);
     }
     Ok(prepared)
 }
@@ -164,8 +216,14 @@ fn prepare_completion(model: Arc<ServedModel>, body: &[u8]) -> Result<Prepared, 
 fn prepare_chat(model: Arc<ServedModel>, body: &[u8]) -> Result<Prepared, ApiError> {
     let request = ChatRequest::parse(body, &model, random_seed()?)?;
     let template = model.template.as_ref().ok_or_else(ApiError::no_route)?;
-    let text = template.render(&request.chat).map_err(template_error)?;
-    let prompt = encode(&model, &text, "messages")?;
+    let mut text = template.render(&request.chat).map_err(template_error)?;
+    let opening = request.opening().to_owned();
+    if !opening.is_empty() && text.trim_end().ends_with(OPEN_THOUGHT) {
+        text += EMPTY_THOUGHT_END;
+    }
+    let mut prompt = encode(&model, &text, "messages")?;
+    // As if the model had written it, so that its tokens do not join the prompt's last one.
+    prompt.extend(encode(&model, &opening, "tool_choice")?);
     let room = model.context_tokens.saturating_sub(prompt.len());
     let max_tokens = request.generation.max_tokens.unwrap_or(room).max(1);
     check_length(&model, prompt.len(), max_tokens, "messages")?;
@@ -184,7 +242,7 @@ fn prepare_chat(model: Arc<ServedModel>, body: &[u8]) -> Result<Prepared, ApiErr
         template: fingerprint,
         ..prepared(model, writer, &request.generation)
     };
-    prepared.add(prompt, None, request.parser(), &request.generation.stop);
+    prepared.add(prompt, Beginning::Opening(opening), request.parser(), &request.generation.stop);
     Ok(prepared)
 }
 
@@ -202,6 +260,11 @@ fn prepared(model: Arc<ServedModel>, writer: Writer, generation: &Generation) ->
         logprobs: None,
         prompt_logprobs: false,
         reuse: generation.cache_prompt,
+        // Nobody sees a part of a whole answer, unless it has to be looked at for stop texts.
+        wake_interval: match generation.stream || !generation.stop.is_empty() {
+            true => WAKE_INTERVAL,
+            false => Duration::MAX,
+        },
         user: generation.user.clone(),
         template: String::new(),
         stream: generation.stream,
@@ -210,14 +273,14 @@ fn prepared(model: Arc<ServedModel>, writer: Writer, generation: &Generation) ->
 }
 
 impl Prepared {
-    fn add(&mut self, prompt: Vec<u32>, echo: Option<String>, parser: Option<crate::tools::Parser>, stops: &[String]) {
+    fn add(&mut self, prompt: Vec<u32>, beginning: Beginning, parser: Option<crate::tools::Parser>, stops: &[String]) {
         let cancel = Cancel::default();
         self.choices.push(Choice::new(ChoiceOptions {
             tokenizer: self.model.tokenizer.clone(),
             stops: stops.to_vec(),
             parser,
             prompt: prompt.clone(),
-            echo,
+            beginning,
             logprobs: self.logprobs.is_some(),
             cancel: cancel.clone(),
         }));
@@ -245,6 +308,7 @@ async fn answer(app: &App, client: Client, prepared: Prepared) -> Result<Respons
         cancel: cancel.clone(),
         delivery: deliveries[index].clone(),
         events: sender.clone(),
+        wake_interval: prepared.wake_interval,
         queued,
     });
     app.queue.push(jobs.collect()).map_err(|refused| match refused {
@@ -255,6 +319,7 @@ async fn answer(app: &App, client: Client, prepared: Prepared) -> Result<Respons
     let mut running = Running {
         model: prepared.model,
         events,
+        received: VecDeque::new(),
         choices: prepared.choices,
         writer: prepared.writer,
         include_usage: prepared.include_usage,
@@ -269,7 +334,7 @@ async fn answer(app: &App, client: Client, prepared: Prepared) -> Result<Respons
         return Ok((headers, Body::new(WholeBody::new(running, json))).into_response());
     }
     // A prompt that fails is answered with a status, not within a stream.
-    let (index, event) = running.events.recv().await.ok_or_else(ApiError::shutting_down)?;
+    let (index, event) = running.event().await?;
     let first = running.take(index, event)?;
     let body = Body::new(StreamBody::new(running, index, first)?);
     let headers = [
@@ -283,7 +348,7 @@ async fn answer(app: &App, client: Client, prepared: Prepared) -> Result<Respons
 async fn whole(running: &mut Running) -> Result<String, ApiError> {
     let mut answers: Vec<(Delta, Option<Finish>)> = running.choices.iter().map(|_| (Delta::default(), None)).collect();
     while !running.is_done() {
-        let (index, event) = running.events.recv().await.ok_or_else(ApiError::shutting_down)?;
+        let (index, event) = running.event().await?;
         let Some(step) = running.take(index, event)? else { continue };
         let Some((answer, finish)) = answers.get_mut(index) else { continue };
         match step {

@@ -21,6 +21,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
+pub use generate::{Endpoint, prompts};
+
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;

@@ -13,6 +13,8 @@ use crate::error::ApiError;
 use crate::reply::{Delta, Finish, Step, Usage};
 
 const DONE: &str = "data: [DONE]\n\n";
+/// A frame that has grown to this many bytes is not added to.
+const FRAME_BYTES: usize = 64 << 10;
 
 /// The body. It is asked for a frame when the connection has room for one; dropped early, it cancels its jobs.
 #[derive(Debug)]
@@ -136,9 +138,11 @@ impl HttpBody for StreamBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        while self.ready.is_empty() && !self.ended {
-            match self.running.events.poll_recv(context) {
-                Poll::Pending => return Poll::Pending,
+        // All that is there goes into one frame, and so into one system call.
+        while self.ready.len() < FRAME_BYTES && !self.ended {
+            match self.running.poll_event(context) {
+                Poll::Pending if self.ready.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
                 Poll::Ready(None) => self.fail(&ApiError::shutting_down()),
                 Poll::Ready(Some((index, event))) => {
                     let written = self.running.take(index, event).and_then(|step| self.write(index, step));

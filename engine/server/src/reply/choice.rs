@@ -19,12 +19,28 @@ pub(crate) struct ChoiceOptions {
     pub(crate) parser: Option<Parser>,
     /// The prompt.
     pub(crate) prompt: Vec<u32>,
-    /// The prompt's text, where it is part of the answer.
-    pub(crate) echo: Option<String>,
+    /// What stands in front of the model's words.
+    pub(crate) beginning: Beginning,
     /// Whether tokens are kept for log-probabilities.
     pub(crate) logprobs: bool,
     /// Ends the job once a stop text has.
     pub(crate) cancel: Cancel,
+}
+
+/// What stands in an answer in front of the model's own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// The beginning of a call, which the request asks for and the prompt ends with; empty for nothing.
+    Opening(String),
+    /// The prompt, which the request wants back.
+    Echo(String),
+}
+
+impl Beginning {
+    /// The prompt's text, where it is part of the answer.
+    pub(crate) fn of_echo(echo: Option<String>) -> Self {
+        echo.map_or(Self::Opening(String::new()), Self::Echo)
+    }
 }
 
 /// Why a choice ended, in OpenAI's words.
@@ -84,7 +100,7 @@ pub(crate) struct Choice {
     text: TextStream,
     parser: Option<Parser>,
     prompt: Vec<u32>,
-    echo: Option<String>,
+    beginning: Option<Beginning>,
     logprobs: bool,
     cancel: Cancel,
     cached_tokens: usize,
@@ -95,12 +111,12 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(options: ChoiceOptions) -> Self {
-        let ChoiceOptions { tokenizer, stops, parser, prompt, echo, logprobs, cancel } = options;
+        let ChoiceOptions { tokenizer, stops, parser, prompt, beginning, logprobs, cancel } = options;
         Self {
             text: TextStream::new(tokenizer, stops),
             parser,
             prompt,
-            echo,
+            beginning: Some(beginning),
             logprobs,
             cancel,
             cached_tokens: 0,
@@ -135,11 +151,16 @@ impl Choice {
         match event {
             Event::Prompt { cached, logprobs } => {
                 self.cached_tokens = cached;
-                if let Some(echo) = self.echo.take() {
-                    delta.text = echo;
-                    if self.logprobs {
-                        let steps = std::iter::once(None).chain(logprobs.into_iter().map(Some));
-                        delta.steps = self.prompt.iter().zip(steps).map(|(&id, step)| TokenStep { id, step }).collect();
+                match self.beginning.take() {
+                    None => {}
+                    Some(Beginning::Opening(text)) => self.found(text, &mut delta),
+                    Some(Beginning::Echo(text)) => {
+                        delta.text = text;
+                        if self.logprobs {
+                            let steps = std::iter::once(None).chain(logprobs.into_iter().map(Some));
+                            let tokens = self.prompt.iter().zip(steps);
+                            delta.steps = tokens.map(|(&id, step)| TokenStep { id, step }).collect();
+                        }
                     }
                 }
                 Ok(Some(Step::More(delta)))

@@ -13,7 +13,7 @@ mod logprobs;
 mod tests;
 mod text;
 
-pub(crate) use choice::{Choice, ChoiceOptions, Delta, Finish, Step};
+pub(crate) use choice::{Beginning, Choice, ChoiceOptions, Delta, Finish, Step};
 
 use serde::Serialize;
 

@@ -17,15 +17,19 @@ fn tokenizer() -> Arc<Tokenizer> {
 }
 
 fn choice(tokenizer: &Arc<Tokenizer>, stops: &[&str], parser: Option<Parser>) -> Choice {
-    Choice::new(ChoiceOptions {
+    Choice::new(options(tokenizer, stops, parser))
+}
+
+fn options(tokenizer: &Arc<Tokenizer>, stops: &[&str], parser: Option<Parser>) -> ChoiceOptions {
+    ChoiceOptions {
         tokenizer: tokenizer.clone(),
         stops: stops.iter().map(|&stop| stop.to_owned()).collect(),
         parser,
         prompt: vec![1, 2, 3],
-        echo: None,
+        beginning: Beginning::Opening(String::new()),
         logprobs: false,
         cancel: Cancel::default(),
-    })
+    }
 }
 
 fn chats() -> Chats {
@@ -121,4 +125,28 @@ fn a_stop_text_may_begin_and_end_within_tokens() {
     check("one two three", &["xyz"], "one two three", Finish::Length);
     check("one two thr", &["three"], "one two thr", Finish::Length);
     check("Köln 世界!", &["界"], "Köln 世", Finish::Stop);
+}
+
+#[test]
+fn a_call_that_was_begun_for_the_model_is_whole() {
+    let tokenizer = tokenizer();
+    let parser = Parser::new(Grammar::QwenJson, ToolSchemas::default());
+    let opening = Grammar::QwenJson.opening("", Some("f"));
+    let mut choice =
+        Choice::new(ChoiceOptions { beginning: Beginning::Opening(opening), ..options(&tokenizer, &[], Some(parser)) });
+    let mut events = vec![Event::Prompt { cached: 0, logprobs: Vec::new() }];
+    events.extend(tokens(&tokenizer, " {\"city\": \"Köln\"}}\n</tool_call>"));
+    events.push(Event::End(End::Token(2)));
+    let (mut whole, mut finish) = (Delta::default(), None);
+    for event in events {
+        match choice.take(event).unwrap().unwrap() {
+            Step::More(delta) => whole.join(delta),
+            Step::Done(delta, reason) => {
+                whole.join(delta);
+                finish = Some(reason);
+            }
+        }
+    }
+    assert_eq!((whole.text.as_str(), finish), ("", Some(Finish::ToolCalls)));
+    assert_eq!((whole.calls[0].name.as_str(), whole.calls[0].arguments.as_str()), ("f", "{\"city\": \"Köln\"}"));
 }

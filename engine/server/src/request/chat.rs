@@ -3,11 +3,12 @@
 use minijinja::value::{Value, ValueKind};
 use serde::Deserialize;
 
+use super::tools::{Tools, tools};
 use super::{Fields, Generation, MAX_TOP_LOGPROBS};
 use crate::error::ApiError;
 use crate::model::ServedModel;
 use crate::template::Chat;
-use crate::tools::{Grammar, Parser, ToolSchemas};
+use crate::tools::Parser;
 
 /// Names that a request's template variables may not have: they are fields of their own.
 const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
@@ -19,8 +20,7 @@ pub(crate) struct ChatRequest {
     pub(crate) generation: Generation,
     /// Likeliest tokens to report; `None` for no log-probabilities.
     pub(crate) logprobs: Option<usize>,
-    /// The form in which calls are looked for, and the request's tools.
-    calls: Option<(Grammar, ToolSchemas)>,
+    tools: Tools,
 }
 
 #[derive(Deserialize)]
@@ -51,23 +51,25 @@ impl ChatRequest {
             return Err(ApiError::field("top_logprobs", "top_logprobs is for requests with logprobs = true"));
         }
         let top = top.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
-        let (chat, calls) = chat(&mut fields, model)?;
+        let (chat, tools) = chat(&mut fields, model)?;
         fields.finish()?;
-        Ok(Self { chat, generation, logprobs: logprobs.then_some(top), calls })
+        Ok(Self { chat, generation, logprobs: logprobs.then_some(top), tools })
     }
 
     /// A parser for this request's answer, where its form has any.
     pub(crate) fn parser(&self) -> Option<Parser> {
-        self.calls.clone().map(|(grammar, tools)| Parser::new(grammar, tools))
+        self.tools.calls.clone().map(|(grammar, tools)| Parser::new(grammar, tools))
+    }
+
+    /// What the answer begins with, whatever the model would write: the beginning of a call that the request asks for. Empty for
+    /// nothing.
+    pub(crate) fn opening(&self) -> &str {
+        &self.tools.opening
     }
 }
 
 /// Takes what a template renders.
-#[allow(clippy::type_complexity)]
-pub(super) fn chat(
-    fields: &mut Fields,
-    model: &ServedModel,
-) -> Result<(Chat, Option<(Grammar, ToolSchemas)>), ApiError> {
+pub(super) fn chat(fields: &mut Fields, model: &ServedModel) -> Result<(Chat, Tools), ApiError> {
     let Some(template) = &model.template else {
         return Err(ApiError::invalid("this checkpoint has no chat template: use /v1/completions"));
     };
@@ -99,43 +101,8 @@ pub(super) fn chat(
             return Err(ApiError::unsupported(name, message));
         }
     }
-    let (tools, calls) = tools(fields, model.grammar)?;
-    let chat = Chat { messages, tools, documents, add_generation_prompt: true, variables };
-    Ok((chat, calls))
-}
-
-/// Takes `tools` and `tool_choice`. With "none" the tools are not shown to the model, so that it calls none.
-#[allow(clippy::type_complexity)]
-fn tools(
-    fields: &mut Fields,
-    grammar: Option<Grammar>,
-) -> Result<(Option<Vec<Value>>, Option<(Grammar, ToolSchemas)>), ApiError> {
-    // Once in their own order for the template, once for their schemas.
-    let raw = fields.take::<Box<serde_json::value::RawValue>>("tools")?;
-    let choice = fields.take::<serde_json::Value>("tool_choice")?;
-    fields.only("parallel_tool_calls", &true, "true: calls are as many as the model makes")?;
-    let wrong = |error: serde_json::Error| ApiError::field("tools", format!("tools: {error}"));
-    let tools: Vec<Value> =
-        raw.as_ref().map_or(Ok(Vec::new()), |raw| serde_json::from_str(raw.get())).map_err(wrong)?;
-    let schemas: Vec<serde_json::Value> =
-        raw.as_ref().map_or(Ok(Vec::new()), |raw| serde_json::from_str(raw.get())).map_err(wrong)?;
-    let schemas = ToolSchemas::new(&schemas).map_err(|error| ApiError::field("tools", error.to_string()))?;
-    // gpt-oss writes channels whether there are tools or not.
-    let always = grammar.filter(|&grammar| grammar == Grammar::GptOss).map(|grammar| (grammar, ToolSchemas::default()));
-    match choice.as_ref().map(serde_json::Value::as_str) {
-        None | Some(Some("auto")) => {}
-        Some(Some("none")) => return Ok((None, always)),
-        Some(_) => {
-            let message = "tool_choice: this server supports \"auto\" and \"none\"; it cannot force a call";
-            return Err(ApiError::unsupported("tool_choice", message));
-        }
-    }
-    if tools.is_empty() {
-        return Ok((None, always));
-    }
-    let Some(grammar) = grammar else {
-        let message = "tools: the form of tool calls in this checkpoint's chat template is not known to this server";
-        return Err(ApiError::unsupported("tools", message));
-    };
-    Ok((Some(tools), Some((grammar, schemas))))
+    let mut tools = tools(fields, model.grammar, template.source())?;
+    let shown = tools.shown.take();
+    let chat = Chat { messages, tools: shown, documents, add_generation_prompt: true, variables };
+    Ok((chat, tools))
 }

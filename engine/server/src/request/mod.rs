@@ -2,7 +2,7 @@
 //!
 //! - [`Fields`]: a body's fields, each taken once; what nobody took is refused
 //! - `generation`: what both endpoints share: lengths, sampling, stops, streaming
-//! - `chat`, `completion`: the two endpoints; `text`: tokenizing and rendering
+//! - `chat`, `completion`: the two endpoints; `tools`: which calls a chat asks for; `text`: tokenizing and rendering
 
 mod chat;
 mod completion;
@@ -11,6 +11,7 @@ mod generation;
 #[cfg(test)]
 mod tests;
 mod text;
+mod tools;
 
 pub(crate) use chat::ChatRequest;
 pub(crate) use completion::{CompletionRequest, Prompt};

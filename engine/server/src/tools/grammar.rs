@@ -67,6 +67,26 @@ impl Grammar {
         }
     }
 
+    /// How a call begins in a template's form, up to the function's name, and through it where it is given: what an answer is made
+    /// to begin with when the request asks for a call. Each piece ends where the form's own words end, so that its tokens are those that a
+    /// model would write.
+    pub(crate) fn opening(self, template: &str, function: Option<&str>) -> String {
+        let (before, after) = match self {
+            Grammar::QwenJson => ("<tool_call>\n{\"name\": \"", "\", \"arguments\":"),
+            Grammar::QwenXml => ("<tool_call>\n<function=", ">\n"),
+            Grammar::DeepSeek if template.contains("function_calls") => {
+                ("<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"", "\">\n")
+            }
+            Grammar::DeepSeek => ("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"", "\">\n"),
+            Grammar::Glm => ("<tool_call>", "\n"),
+            Grammar::Gemma => ("<|tool_call>call:", "{"),
+            Grammar::FunctionGemma => ("<start_function_call>call:", "{"),
+            Grammar::MiniMax => ("<minimax:tool_call>\n<invoke name=\"", "\">\n"),
+            Grammar::GptOss => ("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
+        };
+        function.map_or(before.to_owned(), |name| format!("{before}{name}{after}"))
+    }
+
     /// Marks that a call may begin with.
     pub(super) fn openers(self) -> &'static [&'static str] {
         match self {
@@ -76,6 +96,18 @@ impl Grammar {
             Grammar::FunctionGemma => &["<start_function_call>"],
             Grammar::MiniMax => &["<minimax:tool_call>"],
             // Its channels are found by a parser of their own.
+            Grammar::GptOss => &[],
+        }
+    }
+
+    /// Marks that a call ends with: in front of the first of them none is whole.
+    pub(super) fn closers(self) -> &'static [&'static str] {
+        match self {
+            Grammar::QwenJson | Grammar::QwenXml | Grammar::Glm => &["</tool_call>"],
+            Grammar::DeepSeek => &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
+            Grammar::Gemma => &["<tool_call|>"],
+            Grammar::FunctionGemma => &["<end_function_call>"],
+            Grammar::MiniMax => &["</minimax:tool_call>"],
             Grammar::GptOss => &[],
         }
     }

@@ -32,6 +32,8 @@ enum State {
 #[derive(Debug, Default)]
 pub(super) struct Harmony {
     held: String,
+    /// Where the search for the next mark goes on: none begins in front of it.
+    searched: usize,
     state: State,
 }
 
@@ -59,8 +61,9 @@ impl Harmony {
     fn step(&mut self, found: &mut Vec<Found>) -> bool {
         match &self.state {
             State::Header => {
-                let Some(place) = self.held.find(MESSAGE) else { return false };
+                let Some((place, _)) = self.next_mark(&[MESSAGE]) else { return false };
                 let header: String = self.held.drain(..place + MESSAGE.len()).collect();
+                self.searched = 0;
                 match address(&header) {
                     Some(to) => self.state = State::Body { to, header },
                     // Words without a channel.
@@ -68,28 +71,39 @@ impl Harmony {
                 }
                 true
             }
-            State::Body { to, header } => match (first_marker(&self.held, &ENDS), to) {
-                (Some((place, mark)), to) => {
-                    let body = self.held[..place].to_owned();
-                    message(to, header, body, true, found);
-                    // `<|start|>` belongs to the next header.
-                    let taken = if mark == "<|start|>" { 0 } else { mark.len() };
-                    self.held.drain(..place + taken);
-                    self.state = State::Header;
-                    true
-                }
-                (None, To::Function(_)) => false,
-                (None, to) => {
-                    let end = self.held.len() - partial_marker(&self.held, &ENDS);
-                    if end > 0 {
-                        let text: String = self.held[..end].to_owned();
-                        found.push(words(to, text));
-                        self.held.drain(..end);
+            State::Body { to, header } => {
+                let (to, header) = (to.clone(), header.clone());
+                match self.next_mark(&ENDS) {
+                    Some((place, mark)) => {
+                        let body = self.held[..place].to_owned();
+                        message(&to, &header, body, true, found);
+                        // `<|start|>` belongs to the next header.
+                        let taken = if mark == "<|start|>" { 0 } else { mark.len() };
+                        self.held.drain(..place + taken);
+                        (self.searched, self.state) = (0, State::Header);
+                        true
                     }
-                    false
+                    None if matches!(to, To::Function(_)) => false,
+                    None => {
+                        let end = self.held.len() - partial_marker(&self.held, &ENDS);
+                        if end > 0 {
+                            found.push(words(&to, self.held.drain(..end).collect()));
+                            self.searched = 0;
+                        }
+                        false
+                    }
                 }
-            },
+            }
         }
+    }
+
+    /// The first of `marks` in what is held; what was searched in vain is not searched again.
+    fn next_mark(&mut self, marks: &[&'static str]) -> Option<(usize, &'static str)> {
+        let found = first_marker(&self.held[self.searched..], marks).map(|(place, mark)| (self.searched + place, mark));
+        if found.is_none() {
+            self.searched = self.held.len() - partial_marker(&self.held, marks);
+        }
+        found
     }
 }
 

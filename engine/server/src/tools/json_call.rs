@@ -22,6 +22,7 @@ pub(super) fn attempt(text: &str, opener: &str) -> Attempt {
     while let Some(place) = text[from..].find(CLOSER) {
         let end = from + place;
         match serde_json::from_str::<Body<'_>>(&text[opener.len()..end]) {
+            Ok(body) if body.name.is_empty() => return Attempt::Malformed,
             Ok(body) => {
                 let Some(arguments) = arguments(body.arguments) else { return Attempt::Malformed };
                 return Attempt::Calls(vec![Call { name: body.name, arguments }], end + CLOSER.len());

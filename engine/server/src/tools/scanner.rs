@@ -5,6 +5,9 @@
 
 use super::{Attempt, Found, Grammar, ToolSchemas, first_marker, partial_marker};
 
+/// The longest closing mark has fewer bytes.
+const CLOSER_BYTES: usize = 64;
+
 /// Finds calls of one grammar.
 #[derive(Debug)]
 pub(super) struct Scanner {
@@ -12,18 +15,33 @@ pub(super) struct Scanner {
     tools: ToolSchemas,
     /// What is not reported yet.
     held: String,
+    /// Bytes held when a call was last found to be unfinished.
+    looked: usize,
     /// Whether the last thing reported was a call: white space after it separates calls and is nobody's.
     after_call: bool,
 }
 
 impl Scanner {
     pub(super) fn new(grammar: Grammar, tools: ToolSchemas) -> Self {
-        Self { grammar, tools, held: String::new(), after_call: false }
+        Self { grammar, tools, held: String::new(), looked: 0, after_call: false }
     }
 
     pub(super) fn push(&mut self, piece: &str) -> Vec<Found> {
         self.held.push_str(piece);
-        self.scan(false)
+        if self.is_too_soon() { Vec::new() } else { self.scan(false) }
+    }
+
+    /// Whether nothing new can be found: a long call that comes token by token is looked at again where it may be whole, and
+    /// otherwise as it grows by a quarter, so that all looks together take a time that is linear in its length.
+    fn is_too_soon(&self) -> bool {
+        if self.looked == 0 || self.held.len() >= self.looked + self.looked / 4 + 1 {
+            return false;
+        }
+        let mut from = self.looked.saturating_sub(CLOSER_BYTES);
+        while !self.held.is_char_boundary(from) {
+            from -= 1;
+        }
+        !self.grammar.closers().iter().any(|closer| self.held[from..].contains(closer))
     }
 
     pub(super) fn finish(&mut self) -> Vec<Found> {
@@ -32,6 +50,7 @@ impl Scanner {
 
     fn scan(&mut self, ended: bool) -> Vec<Found> {
         let mut found = Vec::new();
+        self.looked = 0;
         // Where the search for a mark goes on: in front of it is text.
         let mut from = 0;
         let openers = self.grammar.openers();
@@ -55,6 +74,7 @@ impl Scanner {
                 }
                 Attempt::Incomplete if !ended => {
                     self.text(start, false, &mut found);
+                    self.looked = self.held.len();
                     return found;
                 }
                 Attempt::Incomplete | Attempt::Malformed => from = start + opener.len(),

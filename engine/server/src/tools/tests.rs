@@ -65,6 +65,7 @@ fn qwen_json() {
     for malformed in [
         "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
         "<tool_call>{name: f}</tool_call> and on",
+        "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>",
         "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"cut",
         "<tool_call>",
         "<tool_cal",
@@ -242,6 +243,29 @@ const FRAGMENTS: [&str; 30] = [
     "<|end|>",
     "<|start|>assistant",
 ];
+
+#[test]
+fn an_opening_and_the_rest_of_a_call_are_a_call() {
+    let dsml =
+        "<｜DSML｜parameter name=\"count\" string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜";
+    let rest = |grammar: Grammar| match grammar {
+        Grammar::QwenJson => " {\"count\": 1}}\n</tool_call>".to_owned(),
+        Grammar::QwenXml => "<parameter=count>\n1\n</parameter>\n</function>\n</tool_call>".to_owned(),
+        Grammar::DeepSeek => format!("{dsml}function_calls>"),
+        Grammar::Glm => "<arg_key>count</arg_key>\n<arg_value>1</arg_value>\n</tool_call>".to_owned(),
+        Grammar::Gemma => "count:1}<tool_call|>".to_owned(),
+        Grammar::FunctionGemma => "count:1}<end_function_call>".to_owned(),
+        Grammar::MiniMax => "<parameter name=\"count\">1</parameter>\n</invoke>\n</minimax:tool_call>".to_owned(),
+        Grammar::GptOss => "{\"count\": 1}".to_owned(),
+    };
+    for grammar in Grammar::ALL {
+        let opening = grammar.opening("function_calls", Some("f"));
+        assert!(opening.starts_with(&grammar.opening("function_calls", None)), "{opening}");
+        check(grammar, &format!("{opening}{}", rest(grammar)), &[call("f", "{\"count\": 1}")]);
+    }
+    let newer = format!("{}{dsml}tool_calls>", Grammar::DeepSeek.opening("", Some("f")));
+    check(Grammar::DeepSeek, &newer, &[call("f", "{\"count\": 1}")]);
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]

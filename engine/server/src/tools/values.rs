@@ -70,6 +70,12 @@ impl ToolSchemas {
         self.functions.contains_key(name)
     }
 
+    /// The only function, where there is one alone.
+    pub(crate) fn only(&self) -> Option<&str> {
+        let mut names = self.functions.keys();
+        names.next().filter(|_| names.next().is_none()).map(String::as_str)
+    }
+
     /// The JSON of a value that a model wrote bare.
     pub(super) fn json(&self, function: &str, parameter: &str, value: &str) -> String {
         let kind = self.functions.get(function).and_then(|parameters| parameters.get(parameter));

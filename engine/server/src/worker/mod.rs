@@ -2,20 +2,24 @@
 //!
 //! A job's events go through a channel without a bound: a slow reader must not hold the engine up, and a job has at most as many
 //! events as the context has tokens. A job ends early, before the next token, once its [`Cancel`] is set or its listener gone.
+//! `outgoing` says when the listener is woken.
 
+mod outgoing;
 mod queue;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use assay_engine::device::Device;
+use assay_engine::device::{Device, FaultPlan};
 use assay_engine::sampling::Sampling;
 use assay_engine::sampling::logprobs::StepLogprobs;
 use assay_engine::session::{Scope, SessionError, Sessions};
 use assay_engine::{Engine, EngineError};
 use tokio::sync::mpsc::UnboundedSender;
 
+use outgoing::Outgoing;
+pub use outgoing::{Events, WAKE_INTERVAL};
 pub use queue::{Queue, Refused};
 
 use crate::delivery::Delivery;
@@ -70,7 +74,9 @@ pub struct Job {
     /// Publishes its state once its answer is delivered.
     pub delivery: Arc<Delivery>,
     /// Who listens.
-    pub events: UnboundedSender<(usize, Event)>,
+    pub events: UnboundedSender<Events>,
+    /// The least time from one waking of the listener to the next; see [`WAKE_INTERVAL`].
+    pub wake_interval: Duration,
     /// When the request was taken.
     pub queued: Instant,
 }
@@ -119,22 +125,37 @@ impl Job {
 
     fn send(&self, event: Event) {
         // A listener that is gone is seen by `is_cancelled`.
-        let _gone = self.events.send((self.index, event));
+        let _gone = self.events.send(Events { index: self.index, events: vec![event] });
     }
 }
 
 /// Serves jobs until the queue is closed and empty. Call it on the thread that may use the engine.
-pub fn run<D: Device>(engine: &mut Engine<D>, sessions: &mut Sessions, queue: &Queue, metrics: &Metrics) {
+pub fn run<D: Device>(
+    engine: &mut Engine<D>,
+    sessions: &mut Sessions,
+    queue: &Queue,
+    metrics: &Metrics,
+    faults: &[FaultPlan],
+) {
     // Should the engine panic, nobody waits for ever.
     let _closed = CloseOnDrop(queue);
+    let mut jobs = 0usize;
     while let Some(job) = queue.pop() {
         if job.is_cancelled() {
             job.send(Event::End(End::Cancelled));
             continue;
         }
         metrics.running(1);
+        jobs += 1;
+        let fault = if jobs % 2 == 0 { faults.get(jobs / 2 - 1) } else { None };
+        if let Some(fault) = fault {
+            engine.device_mut().plant(*fault);
+        }
         if let Err(error) = serve(engine, sessions, &job, metrics) {
             job.send(Event::Failed(Arc::new(error)));
+        }
+        if fault.is_some() && engine.device_mut().plant(FaultPlan::default()) == Some(FaultPlan::default()) {
+            metrics.fault_struck();
         }
         metrics.running(0);
     }
@@ -176,10 +197,11 @@ fn serve<D: Device>(
         prefilled => prefilled?,
     };
     metrics.prefilled(&turn, started.duration_since(job.queued), started.elapsed());
-    job.send(Event::Prompt { cached: turn.reused, logprobs: steps });
-    let end = decode(engine, job, chosen, metrics)?;
+    let mut outgoing = Outgoing::new(job);
+    outgoing.hold(Event::Prompt { cached: turn.reused, logprobs: steps });
+    let end = decode(engine, job, chosen, metrics, &mut outgoing)?;
     // The client need not wait for the copy.
-    job.send(Event::End(end));
+    outgoing.end(end);
     if end == End::Cancelled {
         return Ok(());
     }
@@ -194,7 +216,13 @@ fn serve<D: Device>(
     Ok(())
 }
 
-fn decode<D: Device>(engine: &mut Engine<D>, job: &Job, first: u32, metrics: &Metrics) -> Result<End, EngineError> {
+fn decode<D: Device>(
+    engine: &mut Engine<D>,
+    job: &Job,
+    first: u32,
+    metrics: &Metrics,
+    outgoing: &mut Outgoing<'_>,
+) -> Result<End, EngineError> {
     let mut chosen = first;
     for step in 0..job.max_tokens {
         if job.is_cancelled() {
@@ -215,7 +243,7 @@ fn decode<D: Device>(engine: &mut Engine<D>, job: &Job, first: u32, metrics: &Me
             return Ok(End::Token(chosen));
         }
         metrics.token(job.queued, step);
-        job.send(Event::Token { id: chosen, logprobs });
+        outgoing.token(Event::Token { id: chosen, logprobs });
         if step + 1 < job.max_tokens {
             chosen = engine.decode(chosen)?;
         }

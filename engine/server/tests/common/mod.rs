@@ -66,7 +66,7 @@ pub fn served() -> ServedModel {
 
 pub fn options() -> ServerOptions {
     let store = StoreOptions { limit_bytes: 64 << 20, reserve_bytes: 0 };
-    ServerOptions { queue_length: 64, keys: None, store, limits: Limits::default() }
+    ServerOptions { queue_length: 64, keys: None, store, limits: Limits::default(), planted_faults: Vec::new() }
 }
 
 /// A server in this process; it stops when dropped.

@@ -307,6 +307,16 @@ impl Device for HostDevice {
         self.lost.clear();
     }
 
+    fn plant(&mut self, plan: FaultPlan) -> Option<FaultPlan> {
+        let before = FaultPlan {
+            fail_allocation: self.allocations.pending(),
+            fail_copy: self.copies.pending(),
+            lose_event: self.events.pending(),
+        };
+        self.inject(plan);
+        Some(before)
+    }
+
     fn link(&self) -> LinkCounters {
         self.link
     }

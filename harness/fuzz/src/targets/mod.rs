@@ -6,10 +6,13 @@ mod fidelity;
 mod heatmap;
 mod ledger;
 mod lists;
+mod requests;
 mod safetensors;
+mod templates;
 mod tiny;
 mod tokenizer;
 mod tomls;
+mod tool_calls;
 mod trace;
 mod witness;
 
@@ -71,6 +74,9 @@ pub const TARGETS: &[Target] = &[
     lists::TARGET,
     trace::TARGET,
     fidelity::TARGET,
+    requests::TARGET,
+    templates::TARGET,
+    tool_calls::TARGET,
 ];
 
 /// Nothing beside the input.
