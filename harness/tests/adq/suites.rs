@@ -53,7 +53,8 @@ fn a_suite_is_run_judged_by_kinds_graded_again_and_verified() {
     let (code, graded) = place.ask(&["adq", "grade"]);
     assert!(code == 0 && graded["tasks"].as_array().unwrap().iter().all(|task| task["equal"] == true), "{graded}");
     let again = ["adq", "run", "--agent", "oracle", "--suite", "micro", "--task", "set-01", "--controls", "none"];
-    assert_eq!(place.ask(&again).0, 0);
+    // Without controls the harness is not shown to be right: INCOMPLETE.
+    assert_eq!(place.ask(&again).0, 3);
     let (_, report) = place.ask(&["adq", "report", "--against", answer["run"].as_str().unwrap()]);
     assert_eq!(
         (&report["mcnemar"]["tasks"], &report["mcnemar"]["equal_transcripts"]),

@@ -88,6 +88,12 @@ impl ChatTemplate {
         special_tokens: &SpecialTokens,
         now: environment::Clock,
     ) -> Result<Self, TemplateError> {
+        // minijinja counts lines, and the characters of one, in 16 bits.
+        let most = usize::from(u16::MAX);
+        if source.lines().count() >= most || source.lines().any(|line| line.len() >= most) {
+            let message = format!("it has {most} lines or more, or a line of so many bytes");
+            return Err(TemplateError::Compile(message));
+        }
         let compile = |error: minijinja::Error| TemplateError::Compile(error.to_string());
         let mut environment = environment::new(now).map_err(compile)?;
         environment.set_fuel(Some(FUEL));

@@ -147,3 +147,15 @@ fn a_template_is_found_where_transformers_finds_it() {
         assert!(error.contains("tokenizer_config.json: "), "{error}");
     }
 }
+
+#[test]
+fn a_source_that_is_too_long_to_count_is_refused() {
+    let check = |source: String, taken: bool| {
+        assert_eq!(ChatTemplate::new(&source, &SpecialTokens::default()).is_ok(), taken, "{}", source.len());
+    };
+    check("x".repeat(65_000), true);
+    check("x".repeat(65_535), false);
+    check("\n".repeat(65_000), true);
+    check("\n".repeat(65_536), false);
+    check(format!("{{{{ '{}' }}}}", "x".repeat(65_535)), false);
+}
