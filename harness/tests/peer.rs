@@ -34,6 +34,7 @@ fn a_row_for_each_micro_batch_and_the_command_without_folders() {
     assert_eq!(rows, [(512, vec![10.5, 11.5]), (1024, vec![20.0, 21.0])]);
     let asked = "-p 1024 -n 0 -d 0 -ngl 999 -ncmoe 12 -fa 1 -lm none -t 4 -ub 512,1024 -b 2048 -r 2 -o jsonl";
     assert_eq!(finished.command, format!("llama-bench -m model.gguf {asked}"));
+    assert!(!finished.raw.contains(&*dir.path().to_string_lossy()), "{}", finished.raw);
     assert!(finished.raw.contains(asked), "what it prints on stderr is kept: {}", finished.raw);
 }
 

@@ -84,7 +84,7 @@ pub struct Finished {
     pub rows: Vec<Row>,
     /// As typed, without this machine's folders.
     pub command: String,
-    /// stdout, then stderr.
+    /// stdout, then stderr, without this machine's folders.
     pub raw: String,
 }
 
@@ -146,7 +146,7 @@ impl LlamaBench {
                 shown(&command)
             );
         }
-        Ok(Finished { rows, command: self.portable(&command), raw })
+        Ok(Finished { rows, command: self.portable(&shown(&command)), raw: self.portable(&raw) })
     }
 
     fn rows(&self, command: &mut Command, watch: Option<&CardWatch>) -> anyhow::Result<(Vec<Row>, String)> {
@@ -185,10 +185,9 @@ impl LlamaBench {
     }
 
     /// Without the folders in which this machine keeps program and model.
-    fn portable(&self, command: &Command) -> String {
+    fn portable(&self, text: &str) -> String {
         let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        shown(command)
-            .replace(&*self.program.to_string_lossy(), &name(&self.program))
+        text.replace(&*self.program.to_string_lossy(), &name(&self.program))
             .replace(&*self.model.to_string_lossy(), &name(&self.model))
     }
 }
