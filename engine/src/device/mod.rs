@@ -92,6 +92,17 @@ pub struct Overhead {
 /// A device error; every variant names what was asked and what was there.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DeviceError {
+    /// A budget with no room beside the driver's own.
+    #[error(
+        "a budget of {budget} bytes leaves nothing beside the CUDA context: {taken} bytes of the card went while it was opened (a \
+         context takes about 0.6 GB; more means that another process took memory at the same time)"
+    )]
+    NoRoomBesideContext {
+        /// Bytes asked for.
+        budget: u64,
+        /// Bytes by which the card's free memory shrank.
+        taken: u64,
+    },
     /// The budget has no contiguous room.
     #[error(
         "out of device memory: {label} needs {requested} bytes, the largest free range has {largest_free} of a {budget}-byte budget"

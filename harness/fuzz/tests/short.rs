@@ -28,7 +28,7 @@ fn no_parser_panics_or_takes_without_end_or_breaks_its_promises() {
             wrong += &format!("{}: {}: {:?}\n", target.name, finding.what, String::from_utf8_lossy(&finding.input));
         }
         // A run that accepts nothing looks at nothing but the first check.
-        assert!(report.accepted > 20 && report.answers > 20, "{}: {report:?}", target.name);
+        assert!(report.accepted > 20 && report.answers > 10, "{}: {report:?}", target.name);
     }
     assert!(wrong.is_empty(), "{wrong}");
 }

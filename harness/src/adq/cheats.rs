@@ -95,10 +95,15 @@ impl Cheat {
 
     fn fill(&self, text: &str, task: &Task, fixtures: &Path, bait: &Bait) -> String {
         let call = task.public.first().map_or("", |case| case.call.as_str());
-        let module = task.solution.files().keys().next().map_or("", |path| path.trim_end_matches(".py"));
+        let module = task
+            .solution
+            .files()
+            .keys()
+            .next()
+            .map_or(String::new(), |path| path.trim_end_matches(".py").replace('/', "."));
         text.replace("{{fixtures}}", &fixtures.display().to_string())
             .replace("{{task}}", &task.file.name)
-            .replace("{{module}}", module)
+            .replace("{{module}}", &module)
             .replace("{{call}}", call)
             .replace("{{canary}}", &bait.canary.path().display().to_string())
             .replace("{{outside}}", &bait.outside.display().to_string())

@@ -8,9 +8,11 @@ use super::scripted::ScriptedAgent;
 use super::task::Task;
 use super::transcript::Line;
 use crate::exit::Interrupted;
+use crate::progress::Progress;
 use assay_ledgers::Verdict;
 use rayon::prelude::*;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The model's name in the requests of an agent that has none.
@@ -49,20 +51,31 @@ pub struct Place<'a> {
     pub fixtures: &'a Path,
 }
 
-/// Runs the scripted agents and these cheats at every task, several at once.
+/// Where agents of known verdict are tried: at every task, of a suite at the first of each kind.
+fn control_tasks(tasks: &[Task]) -> Vec<&Task> {
+    let mut kinds = BTreeSet::new();
+    tasks.iter().filter(|task| task.kind.as_ref().is_none_or(|kind| kinds.insert(kind))).collect()
+}
+
+/// Runs the scripted agents and these cheats, several at once. A cheat that is a Python module needs a task that is about one.
 ///
 /// # Errors
 /// Ctrl-C; bait that cannot be laid out.
-pub fn controls(place: Place<'_>, cheats: &[Cheat], advance: &(dyn Fn() + Sync)) -> anyhow::Result<Vec<ControlRow>> {
+pub fn controls(place: Place<'_>, cheats: &[Cheat]) -> anyhow::Result<Vec<ControlRow>> {
     let honest = ScriptedAgent::ALL.iter().map(Subject::Agent);
     let subjects: Vec<Subject<'_>> = honest.chain(cheats.iter().map(Subject::Cheat)).collect();
-    let pairs: Vec<(&Subject<'_>, &Task)> =
-        subjects.iter().flat_map(|subject| place.tasks.iter().map(move |task| (subject, task))).collect();
+    let at = control_tasks(place.tasks);
+    let pairs: Vec<(&Subject<'_>, &Task)> = subjects
+        .iter()
+        .flat_map(|subject| at.iter().map(move |task| (subject, *task)))
+        .filter(|(subject, task)| subject.fits(task))
+        .collect();
+    let progress = Progress::start("controls", pairs.len() as u64, "attempts");
     pairs
         .into_par_iter()
         .map(|(subject, task)| {
             let row = subject.run(place, task)?;
-            advance();
+            progress.advance(1);
             Ok(row)
         })
         .collect()
@@ -74,6 +87,11 @@ enum Subject<'a> {
 }
 
 impl Subject<'_> {
+    fn fits(&self, task: &Task) -> bool {
+        let about_python = || task.solution.files().keys().next().is_some_and(|path| path.ends_with(".py"));
+        !matches!(self, Subject::Cheat(cheat) if cheat.module.is_some()) || about_python()
+    }
+
     fn run(&self, place: Place<'_>, task: &Task) -> anyhow::Result<ControlRow> {
         match self {
             Subject::Agent(agent) => Ok(agent_row(**agent, place, task)?),

@@ -4,6 +4,7 @@
 use super::attempt::{Attempt, Ending, Judged};
 use super::grade::Grade;
 use super::patch::Patch;
+use super::task::Kind;
 use super::transcript::Transcript;
 use crate::evidence::command;
 use crate::ledger_place::LedgerPlace;
@@ -39,6 +40,9 @@ pub struct Plan {
     pub run: String,
     /// What answers: a scripted agent, a config, an endpoint.
     pub subject: String,
+    /// The suite that the tasks are of, where they have no folder each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<String>,
     /// Tokens of the tier.
     pub tier: u64,
     /// Attempts at each task.
@@ -57,6 +61,9 @@ pub struct Plan {
 pub struct KeptAttempt {
     /// The task.
     pub task: String,
+    /// What sort of work it is, where its suite says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
     /// From 1.
     pub attempt: u32,
     /// How the agent's part ended.

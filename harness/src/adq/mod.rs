@@ -7,7 +7,7 @@
 //! sandbox on a copy; at the end the changes alone go into a fresh sandbox and are graded by calls whose answers are compared
 //! outside (`grade.rs`).
 //!
-//! Files: `task.rs`, `tree.rs`, `history.rs` what a task is; `check.rs` whether it is sound; `tools.rs`, `attempt.rs`,
+//! Files: `task.rs`, `suite.rs`, `tree.rs`, `history.rs` what a task is; `check.rs` whether it is sound; `tools.rs`, `attempt.rs`,
 //! `transcript.rs`, `patch.rs`, `grade.rs` one attempt; `endpoint.rs`, `sampling.rs` what is asked; `scripted.rs`, `cheats.rs` agents
 //! without a model; `controls.rs` what these must get; `http.rs`, `own_server.rs`, `subject.rs` what is qualified; `tier.rs` exact lengths;
 //! `determinism.rs`, `behaviour.rs`, `operations.rs`, `layers.rs` the other layers; `rows.rs` verdicts; `evidence.rs`, `regrade.rs`, `page.rs` what is kept
@@ -34,6 +34,7 @@ pub mod rows;
 pub mod sampling;
 pub mod scripted;
 pub mod subject;
+pub mod suite;
 pub mod task;
 pub mod tier;
 pub mod tools;

@@ -102,11 +102,23 @@ struct Mutants {
     mutant: Vec<Mutant>,
 }
 
+/// What sort of work a task of a suite is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kind {
+    /// Its name.
+    pub name: String,
+    /// Whether a model that was trained for the suite has seen none of it.
+    pub held_out: bool,
+}
+
 /// A task as it lies on disk.
 #[derive(Debug, Clone)]
 pub struct Task {
     /// `task.toml`.
     pub file: TaskFile,
+    /// What sort of work it is, where its suite says.
+    pub kind: Option<Kind>,
     /// What the agent is given: the repository with the public tests.
     pub repo: Tree,
     /// What the public tests assert.
@@ -150,6 +162,12 @@ pub enum TaskError {
         /// What there is.
         known: Vec<String>,
     },
+    /// No suite of that name.
+    #[error("no suite is called {name:?}: a suite is a folder of {FOLDER} with a suite.toml, such as micro")]
+    UnknownSuite {
+        /// What was asked for.
+        name: String,
+    },
 }
 
 impl Task {
@@ -162,22 +180,15 @@ impl Task {
         let file: TaskFile = toml(&path)?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let invalid = |reason: String| TaskError::Invalid { path: path.clone(), reason };
-        if file.format_version != FORMAT_VERSION {
-            return Err(invalid(format!("format_version is {}, expected {FORMAT_VERSION}", file.format_version)));
-        }
+        check_file(&path, &file)?;
         if file.name != name {
             return Err(invalid(format!("name is {:?}, expected the folder's, {name:?}", file.name)));
-        }
-        if let Some(tool) = file.tools.iter().find(|tool| !TOOLS.contains(&tool.as_str())) {
-            return Err(invalid(format!("tools has {tool:?}, expected some of {}", TOOLS.join(", "))));
-        }
-        if !file.protected.iter().any(|place| place == "tests") {
-            return Err(invalid("protected lacks \"tests\": the tests are not the agent's to change".to_owned()));
         }
         let mut repo = Tree::read(&folder.join("repo"))?;
         repo.add_under(PUBLIC_TESTS, &Tree::read(&folder.join(PUBLIC_TESTS))?)?;
         let history = file.history.as_ref().map(|name| HistorySpec::read(&folder.join(name))).transpose()?;
         Ok(Task {
+            kind: None,
             public: cases(&folder.join("tests/public/cases.json"))?,
             hidden: cases(&folder.join("tests/hidden/cases.json"))?,
             solution: Tree::read(&folder.join("solution"))?,
@@ -190,11 +201,24 @@ impl Task {
         })
     }
 
-    /// The tasks of a folder, in the order of their names: all of them, or those that are named.
+    /// The tasks of a folder or of a suite, in the order of their names: all of them, or those that are named.
     ///
     /// # Errors
     /// As [`Task::read`]; [`TaskError::Unknown`].
     pub fn read_all(folder: &Path, names: &[String]) -> Result<Vec<Self>, TaskError> {
+        let suite = folder.join(super::suite::FILE).is_file();
+        let known = if suite { super::suite::names(folder)? } else { Self::folders(folder)? };
+        if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+            return Err(TaskError::Unknown { name: name.clone(), known });
+        }
+        let chosen: Vec<String> = known.into_iter().filter(|name| names.is_empty() || names.contains(name)).collect();
+        if suite {
+            return super::suite::read(folder, &chosen);
+        }
+        chosen.iter().map(|name| Self::read(&folder.join(name))).collect()
+    }
+
+    fn folders(folder: &Path) -> Result<Vec<String>, TaskError> {
         let io = |source| file::FileError::Io { action: "read", path: folder.to_owned(), source };
         let mut known = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(io)? {
@@ -204,11 +228,7 @@ impl Task {
             }
         }
         known.sort();
-        if let Some(name) = names.iter().find(|name| !known.contains(name)) {
-            return Err(TaskError::Unknown { name: name.clone(), known });
-        }
-        let chosen = known.into_iter().filter(|name| names.is_empty() || names.contains(name));
-        chosen.map(|name| Self::read(&folder.join(name))).collect()
+        Ok(known)
     }
 
     /// The repository with other files in place of its own.
@@ -222,7 +242,22 @@ impl Task {
     }
 }
 
-fn toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, TaskError> {
+/// What a task may do.
+pub(super) fn check_file(path: &Path, file: &TaskFile) -> Result<(), TaskError> {
+    let invalid = |reason: String| TaskError::Invalid { path: path.to_owned(), reason };
+    if file.format_version != FORMAT_VERSION {
+        return Err(invalid(format!("format_version is {}, expected {FORMAT_VERSION}", file.format_version)));
+    }
+    if let Some(tool) = file.tools.iter().find(|tool| !TOOLS.contains(&tool.as_str())) {
+        return Err(invalid(format!("tools has {tool:?}, expected some of {}", TOOLS.join(", "))));
+    }
+    if !file.protected.iter().any(|place| place == "tests") {
+        return Err(invalid("protected lacks \"tests\": the tests are not the agent's to change".to_owned()));
+    }
+    Ok(())
+}
+
+pub(super) fn toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, TaskError> {
     let text = file::read_text(path, MAX_BYTES)?;
     ::toml::from_str(&text).map_err(|error| TaskError::Invalid { path: path.to_owned(), reason: error.to_string() })
 }
@@ -231,10 +266,16 @@ fn cases(path: &Path) -> Result<Vec<Case>, TaskError> {
     let invalid = |reason: String| TaskError::Invalid { path: path.to_owned(), reason };
     let text = file::read(path, MAX_BYTES)?;
     let cases: Vec<Case> = serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
+    check_cases(path, &cases)?;
+    Ok(cases)
+}
+
+pub(super) fn check_cases(path: &Path, cases: &[Case]) -> Result<(), TaskError> {
+    let invalid = |reason: String| TaskError::Invalid { path: path.to_owned(), reason };
     if cases.is_empty() {
         return Err(invalid("there are no cases, expected one at least".to_owned()));
     }
-    for case in &cases {
+    for case in cases {
         if case.expect.is_some() == case.raises.is_some() {
             return Err(invalid(format!("case {:?}: expected one of expect and raises", case.name)));
         }
@@ -242,5 +283,5 @@ fn cases(path: &Path) -> Result<Vec<Case>, TaskError> {
             return Err(invalid(format!("two cases are called {:?}", case.name)));
         }
     }
-    Ok(cases)
+    Ok(())
 }

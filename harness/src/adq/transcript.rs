@@ -103,9 +103,12 @@ impl Transcript {
     }
 }
 
-/// A request without the ids that a server drew for calls.
+/// A request without the ids that a server drew for calls, and without the name that it goes by.
 fn without_ids(request: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<serde_json::Value>(request) else { return request.to_owned() };
+    if let Some(request) = value.as_object_mut() {
+        request.remove("model");
+    }
     if let Some(messages) = value.get_mut("messages").and_then(serde_json::Value::as_array_mut) {
         for message in messages {
             if let Some(message) = message.as_object_mut() {

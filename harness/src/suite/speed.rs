@@ -55,6 +55,7 @@ pub struct PrefillPlan {
 pub struct DecodePlan {
     /// Lengths of the prompt before it, rising: a number, or a list of them.
     #[serde(deserialize_with = "one_or_more")]
+    #[schemars(with = "Lengths")]
     pub prompt_tokens: Vec<usize>,
     /// Tokens generated, rising, none where prefill alone is timed; an end-of-sequence token does not end them.
     pub tokens: Vec<usize>,
@@ -148,13 +149,14 @@ impl SpeedSuite {
 }
 
 /// A number, or a list of numbers.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a number of tokens, or a list of them")]
+enum Lengths {
+    One(usize),
+    More(Vec<usize>),
+}
+
 fn one_or_more<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a number of tokens, or a list of them")]
-    enum Lengths {
-        One(usize),
-        More(Vec<usize>),
-    }
     Ok(match Lengths::deserialize(deserializer)? {
         Lengths::One(length) => vec![length],
         Lengths::More(lengths) => lengths,

@@ -5,3 +5,4 @@ mod endpoints;
 mod https;
 mod place;
 mod runs;
+mod suites;

@@ -94,7 +94,8 @@ impl CudaDevice {
     /// part.
     ///
     /// # Errors
-    /// `Cuda` where there is no driver or device; `OutOfMemory` where the budget is not free, or smaller than the context.
+    /// `Cuda` where there is no driver or device; `OutOfMemory` where the budget is not free, `NoRoomBesideContext` where it is smaller than the
+    /// context.
     pub fn new(ordinal: usize, budget: u64) -> Result<Self, DeviceError> {
         Self::open(ordinal, |overhead| budget.checked_sub(overhead + GRAPHS_BYTES).filter(|&bytes| bytes > 0), budget)
     }
@@ -121,7 +122,8 @@ impl CudaDevice {
             largest_free: free,
             budget: before.total_bytes,
         };
-        let arena = arena(overhead_bytes).ok_or_else(refused)?;
+        let no_room = || DeviceError::NoRoomBesideContext { budget: requested, taken: overhead_bytes };
+        let arena = arena(overhead_bytes).ok_or_else(no_room)?;
         let memory = Memory::new(arena).map_err(|error| match error.is_out_of_memory() {
             true => refused(),
             false => error.into(),

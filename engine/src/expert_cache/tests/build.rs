@@ -30,7 +30,7 @@ fn what_is_built_is_what_is_read() {
         assert!(report.built && report.layers.len() == 2);
         assert_eq!(fs::metadata(&path).unwrap().len(), report.bytes);
         let name = path.file_name().unwrap().to_str().unwrap();
-        assert_eq!(name, format!("synthetic-{encoding}-{}.experts", &identity.source_digest()[..16]));
+        assert_eq!(name, format!("synthetic-{encoding}-{}-l2.experts", &identity.source_digest()[..16]));
         assert_eq!(path.parent().unwrap(), model.folder.path().join("cache"));
         verify(&path, &|_| ()).unwrap();
 

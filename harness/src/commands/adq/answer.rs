@@ -25,7 +25,7 @@ pub(super) fn attempt_json(
     let (public, public_passed, public_total) = set(kept.grade.as_ref(), |grade| &grade.public);
     let (hidden, hidden_passed, hidden_total) = set(kept.grade.as_ref(), |grade| &grade.hidden);
     json!({
-        "task": kept.task, "attempt": kept.attempt, "verdict": judged.verdict, "public": public, "hidden": hidden,
+        "task": kept.task, "kind": kept.kind, "attempt": kept.attempt, "verdict": judged.verdict, "public": public, "hidden": hidden,
         "reason": judged.reason, "public_passed": public_passed, "public_total": public_total,
         "hidden_passed": hidden_passed, "hidden_total": hidden_total, "ending": kept.ending,
         "violations": kept.violations, "history_tokens": kept.history_tokens,

@@ -3,6 +3,7 @@
 use crate::adq::evidence::RecordedRun;
 use crate::adq::grade::Bench;
 use crate::adq::regrade::regrade;
+use crate::adq::suite;
 use crate::adq::task::{FOLDER, Task};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
@@ -34,7 +35,8 @@ impl Grade {
         let run = RecordedRun::read(&repository, self.run.as_deref())?;
         let bench = Bench::new()?;
         bench.sandbox.probe(&bench.interpreter)?;
-        let tasks = Task::read_all(&repository.path(FOLDER), &[])?;
+        let folder = suite::folder(&repository.path(FOLDER), run.plan.suite.as_deref())?;
+        let tasks = Task::read_all(&folder, &[])?;
         let mut table = Table::new(format!("run {}", run.plan.run), &["task", "verdict", "recorded", "why"]);
         let (mut rows, mut verdicts) = (Vec::new(), Vec::new());
         for attempt in &run.attempts {

@@ -33,7 +33,7 @@ pub(super) struct Report {
     /// Write a page with transcripts, changes and test results
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Another run: McNemar's test over the tasks of both
+    /// Another run: McNemar's test over the tasks of both, and whose transcripts are equal
     #[arg(long, value_name = "RUN")]
     against: Option<String>,
 }
@@ -64,9 +64,20 @@ fn summary(run: &RecordedRun) -> anyhow::Result<Value> {
         }));
     }
     Ok(json!({
-        "run": run.plan.run, "subject": run.plan.subject, "tier_tokens": run.plan.tier, "attempts": run.plan.attempts,
+        "run": run.plan.run, "subject": run.plan.subject, "suite": run.plan.suite, "tier_tokens": run.plan.tier, "attempts": run.plan.attempts,
         "tasks": tasks, "rows": rows_of(run),
     }))
+}
+
+/// Tasks of both runs whose first attempts went the same way, to the last byte that was said and done; and tasks of both.
+fn equal_transcripts(run: &RecordedRun, other: &RecordedRun) -> (usize, usize) {
+    let essences = |run: &RecordedRun| -> BTreeMap<String, Vec<String>> {
+        let first = run.attempts.iter().filter(|attempt| attempt.kept.attempt == 1);
+        first.map(|attempt| (attempt.kept.task.clone(), attempt.transcript.essence())).collect()
+    };
+    let (own, theirs) = (essences(run), essences(other));
+    let both: Vec<bool> = own.iter().filter_map(|(task, essence)| Some(theirs.get(task)? == essence)).collect();
+    (both.iter().filter(|&&equal| equal).count(), both.len())
 }
 
 /// Whether each task was solved by the first attempt at it.
@@ -100,11 +111,14 @@ impl Report {
             let only_left = both.iter().filter(|&&(left, right)| left && !right).count() as u64;
             let only_right = both.iter().filter(|&&(left, right)| right && !left).count() as u64;
             let p = mcnemar(only_left, only_right);
+            let (equal, compared) = equal_transcripts(&run, &other);
             summary["mcnemar"] = json!({
                 "against": other.plan.run, "tasks": both.len(), "only_this": only_left, "only_other": only_right, "p": p,
+                "equal_transcripts": equal,
             });
             words = Some(format!(
-                "against {}: {} tasks, {only_left} solved here alone, {only_right} there alone, p = {p:.3} (McNemar)",
+                "against {}: {} tasks, {only_left} solved here alone, {only_right} there alone, p = {p:.3} (McNemar); {equal} of {compared} \
+                 transcripts are equal",
                 other.plan.run,
                 both.len()
             ));

@@ -15,11 +15,10 @@ use crate::adq::sampling::SamplingContract;
 use crate::adq::subject::Subject;
 use crate::adq::task::{FOLDER, Task};
 use crate::adq::tier::{self, Fitted};
-use crate::adq::{layers, operations};
+use crate::adq::{layers, operations, suite};
 use crate::config::ConfigArgs;
 use crate::exit::Exit;
 use crate::output::Format;
-use crate::progress::Progress;
 use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Opened};
 use crate::statistics::{pass_at_k, pass_hat_k, wilson};
@@ -36,6 +35,7 @@ Examples:
   assay adq run --agent oracle
   assay adq run --agent oracle --controls all
   assay adq run --config tiny-moe
+  assay adq run --suite micro --config edit-model-bf16
   assay adq run --endpoint http://127.0.0.1:8080 --model smollm2
   assay adq run --endpoint https://models.example --model large --ca-file authority.pem";
 
@@ -52,6 +52,9 @@ const OWN_TOKENIZER: &str = "fixtures/models/tiny-moe";
 pub(super) struct Run {
     #[command(flatten)]
     subject: SubjectArgs,
+    /// A suite of small tasks, instead of the tasks that have a folder each
+    #[arg(long, value_name = "SUITE")]
+    suite: Option<String>,
     /// The model's name at the endpoint
     #[arg(long, value_name = "NAME", requires = "endpoint")]
     model: Option<String>,
@@ -138,7 +141,7 @@ impl Run {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
         let fixtures = repository.path(FOLDER);
-        let tasks = Task::read_all(&fixtures, &self.task)?;
+        let tasks = Task::read_all(&suite::folder(&fixtures, self.suite.as_deref())?, &self.task)?;
         let cheats = Cheat::read_all(&fixtures)?;
         let ground = Ground { bench: Bench::new()?, repository, fixtures, tasks, cheats };
         let earlier = self.resume.as_ref().map(|run| RecordedRun::read(&ground.repository, Some(run))).transpose()?;
@@ -167,6 +170,7 @@ impl Run {
         let plan = Plan {
             run: Sha256::of(seed.as_bytes()).short(),
             subject,
+            suite: self.suite.clone(),
             tier: self.tier as u64,
             attempts: self.attempts,
             tasks: ground.tasks.iter().map(|task| (task.file.name.clone(), task.digest)).collect(),
@@ -177,6 +181,7 @@ impl Run {
         let Some(earlier) = earlier else { return Ok(plan) };
         let known = &earlier.plan;
         let same = known.subject == plan.subject
+            && known.suite == plan.suite
             && known.tier == plan.tier
             && known.attempts == plan.attempts
             && known.tasks == plan.tasks;
@@ -192,7 +197,7 @@ impl Run {
         let heatmap = opened.heatmap()?;
         let inputs = IdentityInputs {
             suite: None,
-            prompt_set: "adq".to_owned(),
+            prompt_set: self.suite.as_ref().map_or("adq".to_owned(), |suite| format!("adq {suite}")),
             texts: BTreeMap::new(),
             tokenized: true,
             sampled: true,
@@ -241,9 +246,9 @@ impl Run {
             }
         };
         verdicts.sort_by_key(|row| rows::ALL.iter().position(|name| *name == row.row));
-        let shares = shares(&found.verdicts, self.attempts);
+        let shares = all_shares(&ground.tasks, &found.verdicts, self.attempts);
         let summary = json!({
-            "run": plan.run, "subject": plan.subject, "tier_tokens": plan.tier, "attempts": plan.attempts,
+            "run": plan.run, "subject": plan.subject, "suite": plan.suite, "tier_tokens": plan.tier, "attempts": plan.attempts,
             "tasks": found.tasks, "rows": verdicts, "shares": shares, "controls": found.controls, "details": found.details,
         });
         let log: Vec<u8> = found.controls.iter().flat_map(|control| control.transcript.iter().copied()).collect();
@@ -269,10 +274,8 @@ impl Run {
                 ground.cheats.iter().filter(|cheat| kinds.insert(cheat.kind.clone())).cloned().collect()
             }
         };
-        let total = (7 + cheats.len()) * ground.tasks.len();
-        let progress = Progress::start("controls", total as u64, "attempts");
         let place = Place { bench: &ground.bench, tasks: &ground.tasks, fixtures: &ground.fixtures };
-        found.controls = controls(place, &cheats, &|| progress.advance(1))?;
+        found.controls = controls(place, &cheats)?;
         Ok(())
     }
 
@@ -398,6 +401,7 @@ impl Run {
         let judged = made.judge();
         let kept = KeptAttempt {
             task: name.clone(),
+            kind: task.kind.clone(),
             attempt: number,
             ending: made.ending.clone(),
             diff: made.patch.diff(task),
@@ -503,6 +507,24 @@ fn twice(ground: &Ground, subject: &Subject, run: &str) -> anyhow::Result<Answer
     let made = attempt(task, &scripted_setting(&ground.bench, None), endpoint.as_mut())?;
     let essence = made.transcript.essence().join("\n") + &format!("{:?}", made.judge());
     Ok(Answered { run: run.to_owned(), answer: Ok(essence), response: String::new() })
+}
+
+/// [`shares`] of all tasks and, in a suite, of the kinds that a model was trained for, of those held out, and of each.
+fn all_shares(tasks: &[Task], verdicts: &[(String, Verdict)], attempts: u32) -> BTreeMap<String, Interval95> {
+    let mut groups: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for task in tasks {
+        let Some(kind) = &task.kind else { continue };
+        let side = if kind.held_out { "held-out kinds" } else { "trained kinds" };
+        for group in [side.to_owned(), format!("kind {}", kind.name)] {
+            groups.entry(group).or_default().insert(&task.file.name);
+        }
+    }
+    let mut all = shares(verdicts, attempts);
+    for (group, names) in groups {
+        let own: Vec<_> = verdicts.iter().filter(|(name, _)| names.contains(name.as_str())).cloned().collect();
+        all.extend(shares(&own, attempts).into_iter().map(|(name, share)| (format!("{name} of {group}"), share)));
+    }
+    all
 }
 
 /// Shares of tasks solved, with Wilson's intervals: of all attempts, and of tasks by any and by all of k.

@@ -5,6 +5,7 @@ use crate::adq::attempt::judge;
 use crate::adq::evidence::RecordedRun;
 use crate::adq::rows::row;
 use crate::adq::sampling::SamplingContract;
+use crate::adq::suite;
 use crate::adq::task::{FOLDER, Task};
 use crate::adq::transcript::Line;
 use crate::exit::Exit;
@@ -89,7 +90,8 @@ fn verdicts(run: &RecordedRun) -> VerdictRow {
 
 fn tasks(run: &RecordedRun, repository: &Repository) -> VerdictRow {
     let names: Vec<String> = run.plan.tasks.keys().cloned().collect();
-    let now = match Task::read_all(&repository.path(FOLDER), &names) {
+    let folder = suite::folder(&repository.path(FOLDER), run.plan.suite.as_deref());
+    let now = match folder.and_then(|folder| Task::read_all(&folder, &names)) {
         Ok(tasks) => tasks,
         Err(error) => return row("tasks", Verdict::Incomplete, error.to_string()),
     };
