@@ -98,7 +98,7 @@ fn read(_: &Path, input: &[u8]) -> Result<Verdict, String> {
                     let is_json = serde_json::from_str::<&RawValue>(arguments).is_ok();
                     promise(is_json && arguments.trim_start().starts_with('{'), "arguments that are a JSON object")?;
                 }
-                Found::Text(text) | Found::Reasoning(text) => left |= MARKS.iter().any(|mark| text.contains(mark)),
+                Found::Text(text) | Found::Reasoning(text) => left |= has_mark(text),
             }
         }
         words.push(whole.iter().map(kind).collect::<String>());
@@ -107,10 +107,19 @@ fn read(_: &Path, input: &[u8]) -> Result<Verdict, String> {
     Ok(if calls > 0 && !left { Verdict::Accepted } else { Verdict::Refused(words.join(" ")) })
 }
 
+/// A letter that says what was found: text, in capitals where it holds a mark of a call; reasoning; a call, by how much its arguments hold.
 fn kind(found: &Found) -> char {
     match found {
+        Found::Text(text) if has_mark(text) => 'T',
         Found::Text(_) => 't',
         Found::Reasoning(_) => 'r',
-        Found::Call(_) => 'c',
+        Found::Call(call) => {
+            let opened = call.arguments.bytes().filter(|byte| matches!(byte, b'{' | b'[' | b':')).count();
+            char::from(b'a' + opened.min(16) as u8)
+        }
     }
+}
+
+fn has_mark(text: &str) -> bool {
+    MARKS.iter().any(|mark| text.contains(mark))
 }
