@@ -34,7 +34,7 @@ impl Scanner {
     /// Whether nothing new can be found: a long call that comes token by token is looked at again where it may be whole, and
     /// otherwise as it grows by a quarter, so that all looks together take a time that is linear in its length.
     fn is_too_soon(&self) -> bool {
-        if self.looked == 0 || self.held.len() >= self.looked + self.looked / 4 + 1 {
+        if self.looked == 0 || self.held.len() > self.looked + self.looked / 4 {
             return false;
         }
         let mut from = self.looked.saturating_sub(CLOSER_BYTES);

@@ -147,7 +147,7 @@ pub fn run<D: Device>(
         }
         metrics.running(1);
         jobs += 1;
-        let fault = if jobs % 2 == 0 { faults.get(jobs / 2 - 1) } else { None };
+        let fault = if jobs.is_multiple_of(2) { faults.get(jobs / 2 - 1) } else { None };
         if let Some(fault) = fault {
             engine.device_mut().plant(*fault);
         }
