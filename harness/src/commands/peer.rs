@@ -409,7 +409,7 @@ fn answer(
         let Setting { n_cpu_moe, n_ubatch, load_mode, threads, .. } = &found.best.setting;
         answer = answer.line(format!(
             "llama.cpp, {}: -ncmoe {n_cpu_moe} -ub {n_ubatch} -lm {load_mode} -t {threads}, best of {}",
-            key(*workload).to_string(),
+            key(*workload),
             found.trials.len()
         ));
     }
