@@ -29,6 +29,22 @@
 //! }
 //! ```
 //!
+//! it is no comparison of speeds either:
+//!
+//! ```
+//! # use assay_ledgers::{ComparisonBody, Draft, Identity, Run};
+//! fn record(identity: Identity, body: ComparisonBody) -> Draft {
+//!     Draft::comparison(Run::timing_off(), identity, body)
+//! }
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # use assay_ledgers::{ComparisonBody, Draft, Identity, Run};
+//! fn record(identity: Identity, body: ComparisonBody) -> Draft {
+//!     Draft::comparison(Run::timing_on(), identity, body)
+//! }
+//! ```
+//!
 //! and one token is one record:
 //!
 //! ```compile_fail,E0382
