@@ -37,16 +37,39 @@ pub fn int4_planes_mut(bytes: &mut [u8], rows: usize, cols: usize) -> Result<(&m
 /// # Errors
 /// A shape without a size, a slice of the wrong length, a `q` outside −7..=7, a scale that is negative or not finite.
 pub fn pack_int4(q: &[i8], scales: &[bf16], rows: usize, cols: usize, out: &mut [u8]) -> Result<(), LayoutError> {
+    let planes = int4_planes_mut(out, rows, cols)?;
+    pack_tiles((q, scales), (rows, cols), planes, INT4_GROUP_BYTES, pack_int4_tile)
+}
+
+/// Packs one row tile of `cols` columns: quantised weights and scales, to packed weights and scales.
+type PackTile = fn(&[i8], &[bf16], usize, &mut [u8], &mut [u8]) -> Result<(), LayoutError>;
+
+/// Packs a matrix tile by tile into its two planes; a group of a tile takes `group_bytes` of the first.
+pub(super) fn pack_tiles(
+    (q, scales): (&[i8], &[bf16]),
+    (rows, cols): (usize, usize),
+    (weight_bytes, scale_bytes): (&mut [u8], &mut [u8]),
+    group_bytes: usize,
+    pack_tile: PackTile,
+) -> Result<(), LayoutError> {
     let groups = col_groups(cols);
-    let (nibbles, scale_bytes) = int4_planes_mut(out, rows, cols)?;
     check_length("quantised weights", q.len(), rows * cols, rows, cols)?;
     check_length("scales", scales.len(), rows * groups, rows, cols)?;
     let q_tiles = q.chunks(TILE_ROWS * cols).zip(scales.chunks(TILE_ROWS * groups));
-    let out_tiles = nibbles
-        .chunks_exact_mut(groups * INT4_GROUP_BYTES)
-        .zip(scale_bytes.chunks_exact_mut(groups * GROUP_SCALE_BYTES));
-    for (tile, ((q, scales), (nibbles, scale_bytes))) in q_tiles.zip(out_tiles).enumerate() {
-        pack_int4_tile(q, scales, cols, nibbles, scale_bytes).map_err(|error| in_tile(error, tile))?;
+    let weight_tiles = weight_bytes.chunks_exact_mut(groups * group_bytes);
+    let out_tiles = weight_tiles.zip(scale_bytes.chunks_exact_mut(groups * GROUP_SCALE_BYTES));
+    for (tile, ((q, scales), (weight_bytes, scale_bytes))) in q_tiles.zip(out_tiles).enumerate() {
+        pack_tile(q, scales, cols, weight_bytes, scale_bytes).map_err(|error| in_tile(error, tile))?;
+    }
+    Ok(())
+}
+
+/// Checks the scales of a tile's row, `[groups]`, and puts them into the tile's, `[groups, 16 rows]`.
+pub(super) fn pack_scales(scales: &[bf16], row: usize, scale_bytes: &mut [u8]) -> Result<(), LayoutError> {
+    for (group, scale) in scales.iter().enumerate() {
+        check_scale(*scale, row, group)?;
+        let at = group * GROUP_SCALE_BYTES + row * 2;
+        scale_bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
     }
     Ok(())
 }
@@ -74,11 +97,7 @@ pub fn pack_int4_tile(
     nibbles.fill(INT4_ZERO_NIBBLE | INT4_ZERO_NIBBLE << 4);
     scale_bytes.fill(0);
     for (row, (q, scales)) in q.chunks_exact(cols).zip(scales.chunks_exact(groups)).enumerate() {
-        for (group, scale) in scales.iter().enumerate() {
-            check_scale(*scale, row, group)?;
-            let at = group * GROUP_SCALE_BYTES + row * 2;
-            scale_bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-        }
+        pack_scales(scales, row, scale_bytes)?;
         for (group, q) in q.chunks(GROUP_COLS).enumerate() {
             let at = (group * TILE_ROWS + row) * ROW_BYTES;
             for (q, run) in q.chunks(RUN_COLS).zip(nibbles[at..at + ROW_BYTES].chunks_exact_mut(RUN_BYTES)) {
@@ -182,7 +201,7 @@ pub(super) fn check_scale(scale: bf16, row: usize, group: usize) -> Result<(), L
 }
 
 /// Turns a row of a tile into a row of the matrix.
-pub(super) fn in_tile(error: LayoutError, tile: usize) -> LayoutError {
+fn in_tile(error: LayoutError, tile: usize) -> LayoutError {
     match error {
         LayoutError::Quantised { row, col, found, most } => {
             LayoutError::Quantised { row: row + tile * TILE_ROWS, col, found, most }

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::bf16::tile_rows;
-use super::int4::{check_scale, in_tile, scale};
+use super::int4::{check_scale, pack_scales, pack_tiles, scale};
 use super::{
     GROUP_COLS, GROUP_SCALE_BYTES, INT8_GROUP_BYTES, INT8_MAX, LayoutError, MatrixFormat, TILE_ROWS, check_length,
     checked_bytes, col_groups, row_tiles,
@@ -32,17 +32,8 @@ pub fn int8_planes_mut(bytes: &mut [u8], rows: usize, cols: usize) -> Result<(&m
 /// # Errors
 /// A shape without a size, a slice of the wrong length, a `q` of −128, a scale that is negative or not finite.
 pub fn pack_int8(q: &[i8], scales: &[bf16], rows: usize, cols: usize, out: &mut [u8]) -> Result<(), LayoutError> {
-    let groups = col_groups(cols);
-    let (bytes, scale_bytes) = int8_planes_mut(out, rows, cols)?;
-    check_length("quantised weights", q.len(), rows * cols, rows, cols)?;
-    check_length("scales", scales.len(), rows * groups, rows, cols)?;
-    let q_tiles = q.chunks(TILE_ROWS * cols).zip(scales.chunks(TILE_ROWS * groups));
-    let out_tiles =
-        bytes.chunks_exact_mut(groups * INT8_GROUP_BYTES).zip(scale_bytes.chunks_exact_mut(groups * GROUP_SCALE_BYTES));
-    for (tile, ((q, scales), (bytes, scale_bytes))) in q_tiles.zip(out_tiles).enumerate() {
-        pack_int8_tile(q, scales, cols, bytes, scale_bytes).map_err(|error| in_tile(error, tile))?;
-    }
-    Ok(())
+    let planes = int8_planes_mut(out, rows, cols)?;
+    pack_tiles((q, scales), (rows, cols), planes, INT8_GROUP_BYTES, pack_int8_tile)
 }
 
 /// Packs one row tile: `q` is `[n, cols]` and `scales` `[n, groups]` with n of 1..=16; `bytes` is `groups * 2048` bytes,
@@ -68,11 +59,7 @@ pub fn pack_int8_tile(
     bytes.fill(0);
     scale_bytes.fill(0);
     for (row, (q, scales)) in q.chunks_exact(cols).zip(scales.chunks_exact(groups)).enumerate() {
-        for (group, scale) in scales.iter().enumerate() {
-            check_scale(*scale, row, group)?;
-            let at = group * GROUP_SCALE_BYTES + row * 2;
-            scale_bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-        }
+        pack_scales(scales, row, scale_bytes)?;
         for (group, q) in q.chunks(GROUP_COLS).enumerate() {
             if let Some(place) = q.iter().position(|&q| q < -INT8_MAX) {
                 let (col, found) = (group * GROUP_COLS + place, q[place]);
