@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use assay_engine::EngineError;
 use assay_engine::sampling::Sampling;
+use assay_engine::trace::Selection;
 use assay_kernels::KvFormat;
 use common::{INT4, Model, fixture, sampled};
 
@@ -39,6 +42,21 @@ fn a_sampled_token_is_chosen_from_its_logits() {
     }
     assert_eq!(answer(&mut engine, Sampling::GREEDY), greedy);
     assert_eq!(answer(&mut engine, Sampling { top_k: 1, ..all }), greedy);
+}
+
+#[test]
+fn a_sampled_step_is_traced() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let mut engine = model.resident(model.options(KvFormat::F32, 128));
+    let sampling = Sampling { temperature: 1.0, seed: 9, ..Sampling::GREEDY };
+    let prompt: Vec<u32> = (10..40).collect();
+    let expected = sampled(&mut engine, &prompt, &sampling, 2).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    engine.start_trace(Box::new(file.reopen().unwrap()), Selection::default(), BTreeMap::new()).unwrap();
+    assert_eq!(sampled(&mut engine, &prompt, &sampling, 2).unwrap(), expected);
+    engine.finish_trace().unwrap();
+    let trace = std::fs::read_to_string(file.path()).unwrap();
+    assert_eq!(trace.lines().filter(|line| line.contains("\"component\":\"sample\"")).count(), 2, "{trace}");
 }
 
 #[test]

@@ -121,7 +121,12 @@ fn choices(n: usize, random: &mut Random) -> Vec<(String, Choice)> {
 fn equals(device: &Device, kind: Kind, n: usize) -> Result<(), Failed> {
     let random = &mut Random(n as u64);
     let logits = logits(kind, n, random);
-    check(device, &logits, &choices(n, random))
+    let mut choices = choices(n, random);
+    if n > 100_000 {
+        // The twin sorts the vocabulary for each: a third of them for each kind, so that three kinds have all.
+        choices = choices.into_iter().skip(kind as usize % 3).step_by(3).collect();
+    }
+    check(device, &logits, &choices)
 }
 
 /// Many draws: of the same few settings, each of its own random number.
