@@ -398,12 +398,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Queues the choice from the first row of logits, which is that of `position`: greedy, or as it is told.
-    fn launch_choice(
-        &mut self,
-        position: usize,
-        choice: Option<Choice>,
-        out: Span<u32>,
-    ) -> Result<(), EngineError> {
+    fn launch_choice(&mut self, position: usize, choice: Option<Choice>, out: Span<u32>) -> Result<(), EngineError> {
         let logits = self.logits.first(self.plan.sizes.vocab_size)?;
         let (component, kernel) = match choice {
             None => (Component::Argmax, Kernel::Argmax { logits, out }),

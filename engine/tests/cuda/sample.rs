@@ -15,10 +15,7 @@ use super::support::{models, on_cuda, prompt, resident_arena};
 const ANSWER: usize = 24;
 
 pub fn trials() -> Vec<Trial> {
-    models()
-        .into_iter()
-        .map(|(name, dir)| Trial::test(format!("sample::{name}"), move || equals_host(&dir)))
-        .collect()
+    models().into_iter().map(|(name, dir)| Trial::test(format!("sample::{name}"), move || equals_host(&dir))).collect()
 }
 
 fn settings() -> [Sampling; 4] {

@@ -18,14 +18,26 @@ fn logits(random: &mut Random, n: usize) -> Vec<Vec<f32>> {
     infinite[n / 3] = f32::INFINITY;
     let steps = bell(random, n, 2.0).into_iter().map(f32::round).collect();
     let zeros = (0..n).map(|i| if i % 2 == 0 { -0.0 } else { 0.0 }).collect();
-    vec![bell(random, n, 3.0), bell(random, n, 0.01), steps, vec![1.5; n], zeros, some, one, infinite, vec![f32::NEG_INFINITY; n]]
+    vec![
+        bell(random, n, 3.0),
+        bell(random, n, 0.01),
+        steps,
+        vec![1.5; n],
+        zeros,
+        some,
+        one,
+        infinite,
+        vec![f32::NEG_INFINITY; n],
+    ]
 }
 
 fn choices(random: &mut Random, n: usize) -> Vec<Choice> {
     let mut choices = Vec::new();
     for temperature in [5e-324, 1e-3, 0.7, 1.0, 100.0, f64::MAX, f64::INFINITY] {
         for top_k in [0, 1, 2, 40, n, n + 1] {
-            for (top_p, min_p) in [(1.0, 0.0), (0.9, 0.0), (0.5, 0.01), (0.0, 0.0), (1e-300, 0.0), (1.0, 1.0), (1.0, 0.1), (2.0, 9.0)] {
+            for (top_p, min_p) in
+                [(1.0, 0.0), (0.9, 0.0), (0.5, 0.01), (0.0, 0.0), (1e-300, 0.0), (1.0, 1.0), (1.0, 0.1), (2.0, 9.0)]
+            {
                 for word in [0, u64::MAX, random.next()] {
                     choices.push(Choice::new(temperature, top_k, top_p, min_p, word).unwrap());
                 }
