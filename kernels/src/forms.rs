@@ -104,7 +104,7 @@ impl Choice {
         let refused = |what, expected, found: f64| {
             Err(KernelError::Parameter { kernel: "sample", what, expected, found: found.to_string() })
         };
-        if !(temperature > 0.0) {
+        if temperature.is_nan() || temperature <= 0.0 {
             return refused("temperature", "a positive number", temperature);
         }
         if top_p.is_nan() {
