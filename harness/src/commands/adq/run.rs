@@ -16,7 +16,7 @@ use crate::adq::subject::Subject;
 use crate::adq::task::{FOLDER, Task};
 use crate::adq::tier::{self, Fitted};
 use crate::adq::{layers, operations, suite};
-use crate::config::ConfigArgs;
+use crate::config::{ConfigArgs, ConfigFlags};
 use crate::exit::Exit;
 use crate::output::Format;
 use crate::repository::Repository;
@@ -36,6 +36,7 @@ Examples:
   assay adq run --agent oracle --controls all
   assay adq run --config tiny-moe
   assay adq run --suite micro --config edit-model-bf16
+  assay adq run --suite micro --config edit-model --kv int4 --attempts 3
   assay adq run --endpoint http://127.0.0.1:8080 --model smollm2
   assay adq run --endpoint https://models.example --model large --ca-file authority.pem";
 
@@ -91,6 +92,8 @@ pub(super) struct Run {
     /// Go on with a run that was stopped
     #[arg(long, value_name = "RUN")]
     resume: Option<String>,
+    #[command(flatten)]
+    flags: ConfigFlags,
 }
 
 #[derive(Debug, Args)]
@@ -140,6 +143,10 @@ struct Found {
 impl Run {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
+        ensure!(
+            self.subject.config.is_some() || self.flags == ConfigFlags::default(),
+            "flags that change a config, and no --config that they change"
+        );
         let fixtures = repository.path(FOLDER);
         let tasks = Task::read_all(&suite::folder(&fixtures, self.suite.as_deref())?, &self.task)?;
         let cheats = Cheat::read_all(&fixtures)?;
@@ -161,7 +168,10 @@ impl Run {
     fn plan(&self, ground: &Ground, earlier: Option<&RecordedRun>) -> anyhow::Result<Plan> {
         let subject = match (&self.subject.agent, &self.subject.config, &self.subject.endpoint) {
             (Some(agent), ..) => format!("agent {agent}"),
-            (_, Some(config), _) => format!("config {config}"),
+            (_, Some(_), _) => {
+                let words: Vec<_> = self.config().iter().flat_map(ConfigArgs::to_args).collect();
+                format!("config {}", words.join(" ".as_ref()).display())
+            }
             (.., Some(endpoint)) => format!("endpoint {endpoint}, model {}", self.model.as_deref().unwrap_or_default()),
             _ => String::new(),
         };
@@ -190,10 +200,15 @@ impl Run {
         Ok(known.clone())
     }
 
+    /// The config that is qualified, if one of ours is.
+    fn config(&self) -> Option<ConfigArgs> {
+        Some(ConfigArgs::new(self.subject.config.as_ref()?, self.flags.clone()))
+    }
+
     /// Of a config of ours; nothing is known of what else answers.
     fn identity(&self, ground: &Ground) -> anyhow::Result<Option<Identity>> {
-        let Some(config) = &self.subject.config else { return Ok(None) };
-        let opened = Opened::new(ConfigArgs::named(config).load(&ground.repository)?)?;
+        let Some(config) = self.config() else { return Ok(None) };
+        let opened = Opened::new(config.load(&ground.repository)?)?;
         let heatmap = opened.heatmap()?;
         let inputs = IdentityInputs {
             suite: None,
@@ -215,8 +230,8 @@ impl Run {
         if let Some(agent) = &self.subject.agent {
             return Subject::scripted(agent, &ground.cheats);
         }
-        if let Some(config) = &self.subject.config {
-            return Ok(Subject::Own(Box::new(OwnServer::start(std::slice::from_ref(config))?)));
+        if let Some(config) = self.config() {
+            return Ok(Subject::Own(Box::new(OwnServer::start(&config.to_args())?)));
         }
         let url = self.subject.endpoint.as_deref().context("no endpoint")?;
         let endpoint = HttpEndpoint::trusting(url, self.ca_file.as_deref())?;
@@ -451,17 +466,17 @@ impl Run {
                 verdicts.push(self.behaviour(ground, (&server.endpoint, &server.about.model), longest, found)?);
                 let mut seen = operations::operations(&server.endpoint, &server.about);
                 drop(server);
-                let config = self.subject.config.as_deref().unwrap_or_default();
-                seen.extend(operations::recovery(config));
+                let config = self.config().context("no config")?;
+                seen.extend(operations::recovery(&config));
                 let (other, words) = layers::operations(&seen);
                 found.details.insert("operations", serde_json::to_value(&seen)?);
                 if other != Verdict::Pass && verdict == Verdict::Pass {
                     verdict = other;
                 }
                 reason = format!("{reason}; {words}");
-                let (fidelity, answer) = layers::fidelity(config)?;
+                let (fidelity, answer) = layers::fidelity(&config)?;
                 found.details.insert("fidelity", answer);
-                let (memory, marks) = layers::memory(config, &ground.repository, self.tier)?;
+                let (memory, marks) = layers::memory(&config, &ground.repository, self.tier)?;
                 found.details.insert("memory", marks);
                 verdicts.extend([fidelity, memory]);
             }
