@@ -15,16 +15,15 @@ use crate::adq::sampling::SamplingContract;
 use crate::adq::subject::Subject;
 use crate::adq::task::{FOLDER, Task};
 use crate::adq::tier::{self, Fitted};
-use crate::adq::{layers, operations, suite};
+use crate::adq::{layers, operations, shares, suite};
 use crate::config::{ConfigArgs, ConfigFlags};
 use crate::exit::Exit;
 use crate::output::Format;
 use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Opened};
-use crate::statistics::{pass_at_k, pass_hat_k, wilson};
 use anyhow::{Context, ensure};
 use assay_engine::checkpoint::tokenizer::Tokenizer;
-use assay_ledgers::{Identity, Interval95, Sha256, TaskRow, Verdict, VerdictRow};
+use assay_ledgers::{Identity, Sha256, TaskRow, Verdict, VerdictRow};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -261,7 +260,7 @@ impl Run {
             }
         };
         verdicts.sort_by_key(|row| rows::ALL.iter().position(|name| *name == row.row));
-        let shares = all_shares(&ground.tasks, &found.verdicts, self.attempts);
+        let shares = shares::all(&ground.tasks, &found.verdicts, self.attempts);
         let summary = json!({
             "run": plan.run, "subject": plan.subject, "suite": plan.suite, "tier_tokens": plan.tier, "attempts": plan.attempts,
             "tasks": found.tasks, "rows": verdicts, "shares": shares, "controls": found.controls, "details": found.details,
@@ -522,54 +521,4 @@ fn twice(ground: &Ground, subject: &Subject, run: &str) -> anyhow::Result<Answer
     let made = attempt(task, &scripted_setting(&ground.bench, None), endpoint.as_mut())?;
     let essence = made.transcript.essence().join("\n") + &format!("{:?}", made.judge());
     Ok(Answered { run: run.to_owned(), answer: Ok(essence), response: String::new() })
-}
-
-/// [`shares`] of all tasks and, in a suite, of the kinds that a model was trained for, of those held out, and of each.
-fn all_shares(tasks: &[Task], verdicts: &[(String, Verdict)], attempts: u32) -> BTreeMap<String, Interval95> {
-    let mut groups: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    for task in tasks {
-        let Some(kind) = &task.kind else { continue };
-        let side = if kind.held_out { "held-out kinds" } else { "trained kinds" };
-        for group in [side.to_owned(), format!("kind {}", kind.name)] {
-            groups.entry(group).or_default().insert(&task.file.name);
-        }
-    }
-    let mut all = shares(verdicts, attempts);
-    for (group, names) in groups {
-        let own: Vec<_> = verdicts.iter().filter(|(name, _)| names.contains(name.as_str())).cloned().collect();
-        all.extend(shares(&own, attempts).into_iter().map(|(name, share)| (format!("{name} of {group}"), share)));
-    }
-    all
-}
-
-/// Shares of tasks solved, with Wilson's intervals: of all attempts, and of tasks by any and by all of k.
-fn shares(verdicts: &[(String, Verdict)], attempts: u32) -> BTreeMap<String, Interval95> {
-    let mut by_task: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for (task, verdict) in verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Pass | Verdict::Fail)) {
-        let counts = by_task.entry(task).or_default();
-        counts.0 += 1;
-        counts.1 += u64::from(*verdict == Verdict::Pass);
-    }
-    let mut shares = BTreeMap::new();
-    let mut add = |name: String, successes: u64, trials: u64, value: Option<f64>| {
-        if let Ok(estimate) = wilson(successes, trials) {
-            let ci95 = estimate.ci95.map(|interval| [interval.low, interval.high]);
-            shares.insert(name, Interval95 { value: value.unwrap_or(estimate.value), ci95 });
-        }
-    };
-    let sum = |pick: fn(&(u64, u64)) -> u64| by_task.values().map(pick).sum::<u64>();
-    add("pass@1".to_owned(), sum(|counts| counts.1), sum(|counts| counts.0), None);
-    let k = u64::from(attempts);
-    let complete: Vec<(u64, u64)> = by_task.values().copied().filter(|counts| counts.0 >= k).collect();
-    if k > 1 && !complete.is_empty() {
-        let mean = |of: fn(u64, u64, u64) -> Result<f64, crate::statistics::StatisticsError>| {
-            let values: Vec<f64> = complete.iter().filter_map(|&(n, c)| of(n, c, k).ok()).collect();
-            (values.len() == complete.len()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-        };
-        let any = complete.iter().filter(|counts| counts.1 > 0).count() as u64;
-        let all = complete.iter().filter(|counts| counts.1 == counts.0).count() as u64;
-        add(format!("pass@{k}"), any, complete.len() as u64, mean(pass_at_k));
-        add(format!("pass^{k}"), all, complete.len() as u64, mean(pass_hat_k));
-    }
-    shares
 }
