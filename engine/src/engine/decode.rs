@@ -20,6 +20,7 @@ impl<D: Device> Engine<D> {
     /// sequence is as long as before.
     pub fn decode(&mut self, token: u32) -> Result<u32, EngineError> {
         self.check_tokens(&[token])?;
+        self.finish_restoring()?;
         self.trace_step(trace::Phase::Decode, &[token])?;
         self.residency.begin_token();
         let decoded = match (self.cold_path, &self.tracer) {
