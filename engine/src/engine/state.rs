@@ -45,6 +45,8 @@ impl<D: Device> Engine<D> {
                 rest = after;
             }
         }
+        // A layer's neighbours are neighbours on the device.
+        pieces.sort_by_key(|(span, _)| span.address());
         Ok(self.device.download_all(pieces)?)
     }
 

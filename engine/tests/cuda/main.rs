@@ -6,6 +6,7 @@
 mod common;
 mod exact;
 mod memory;
+mod sessions;
 mod short;
 mod support;
 mod tensor;
@@ -21,7 +22,7 @@ fn main() {
     if absent {
         eprintln!("not run: no CUDA device");
     }
-    let trials: Vec<Trial> = [exact::trials(), tensor::trials(), memory::trials(), short::trials()]
+    let trials: Vec<Trial> = [exact::trials(), tensor::trials(), memory::trials(), sessions::trials(), short::trials()]
         .into_iter()
         .flatten()
         .map(|trial| trial.with_kind("cuda").with_ignored_flag(absent))

@@ -42,7 +42,7 @@ impl Instruction {
 }
 
 /// Matrices that one launch takes.
-const MOST_MATRICES: usize = 4;
+pub const MOST_MATRICES: usize = 4;
 
 /// One of the products of [`Cuda::gemm_many`].
 #[derive(Debug, Clone, Copy)]

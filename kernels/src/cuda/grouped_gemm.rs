@@ -9,6 +9,18 @@ use crate::contract::GROUP;
 use crate::error::{expect_len, product};
 use crate::layout::{ExpertLayout, MatrixFormat};
 
+/// Slots an expert, on average, up to which the kernels for few rows are the faster.
+const FEW_SLOTS: usize = 8;
+
+/// Dynamic shared memory of those: five stages of a group of 16 rows, as BF16.
+const FEW_SHARED_BYTES: u32 = 5 * 16 * GROUP as u32 * 2;
+
+/// Whether the kernels for few rows take the plan: they multiply integers by `wgmma`, 16 rows at a time.
+fn few(instruction: Instruction, format: MatrixFormat, plan: DevicePlan) -> bool {
+    let few = plan.slots() <= FEW_SLOTS.saturating_mul(plan.num_experts());
+    instruction == Instruction::Wgmma && format != MatrixFormat::Bf16 && few
+}
+
 /// Where a grouped GEMM's operands lie in one workspace, in bytes from its start; each part begins at a multiple of 256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupedWorkspace {
@@ -65,11 +77,17 @@ impl Cuda {
         input.check(KERNEL, plan.image_rows(), layout.hidden_size)?;
         middle.check(KERNEL, plan.image_rows(), layout.moe_intermediate_size)?;
         let halves = 2 * layout.moe_intermediate_size.div_ceil(GROUP);
-        let grid = self.gemm_grid(KERNEL, instruction, layout.format, halves, plan.tiles())?;
+        let mut grid = self.gemm_grid(KERNEL, instruction, layout.format, halves, plan.tiles())?;
+        let few = few(instruction, layout.format, plan);
+        if few {
+            grid = grid.shared(FEW_SHARED_BYTES);
+        }
         let name = match (instruction, layout.format) {
             (Instruction::Mma, MatrixFormat::Int4) => "gate_up_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "gate_up_bf16_mma",
             (Instruction::Mma, MatrixFormat::Int8) => "gate_up_int8_mma",
+            (Instruction::Wgmma, MatrixFormat::Int4) if few => "gate_up_int4_wgmma_few",
+            (Instruction::Wgmma, MatrixFormat::Int8) if few => "gate_up_int8_wgmma_few",
             (Instruction::Wgmma, MatrixFormat::Int4) => "gate_up_int4_wgmma",
             (Instruction::Wgmma, MatrixFormat::Int8) => "gate_up_int8_wgmma",
             (Instruction::Wgmma, MatrixFormat::Bf16) => "gate_up_bf16_wgmma",
@@ -112,11 +130,17 @@ impl Cuda {
         let expected = product(KERNEL, "out", &[plan.slots(), layout.hidden_size])?;
         expect_len(KERNEL, "out [slots, hidden]", out.len(), expected)?;
         let blocks = layout.hidden_size.div_ceil(TILE_OUTPUTS);
-        let grid = self.gemm_grid(KERNEL, instruction, layout.format, blocks, plan.tiles())?;
+        let mut grid = self.gemm_grid(KERNEL, instruction, layout.format, blocks, plan.tiles())?;
+        let few = few(instruction, layout.format, plan);
+        if few {
+            grid = grid.shared(FEW_SHARED_BYTES);
+        }
         let name = match (instruction, layout.format) {
             (Instruction::Mma, MatrixFormat::Int4) => "down_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "down_bf16_mma",
             (Instruction::Mma, MatrixFormat::Int8) => "down_int8_mma",
+            (Instruction::Wgmma, MatrixFormat::Int4) if few => "down_int4_wgmma_few",
+            (Instruction::Wgmma, MatrixFormat::Int8) if few => "down_int8_wgmma_few",
             (Instruction::Wgmma, MatrixFormat::Int4) => "down_int4_wgmma",
             (Instruction::Wgmma, MatrixFormat::Int8) => "down_int8_wgmma",
             (Instruction::Wgmma, MatrixFormat::Bf16) => "down_bf16_wgmma",

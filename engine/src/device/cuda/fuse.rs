@@ -1,9 +1,12 @@
 //! Which launches one fused kernel does for several: the only place that knows.
 //!
 //! Decode is exact and has one token. Where a run of kernels has the form of one of [`assay_kernels::cuda::decode`], and that has a form for
-//! their shapes and formats, it is launched instead, with the same bits. Else the first of them is launched alone.
+//! their shapes and formats, it is launched instead, with the same bits. Else the first of them is launched alone. Prefill on tensor cores
+//! has one such form: products of the same activations.
 
+use assay_kernels::KernelError;
 use assay_kernels::cuda::decode::{AttendForm, HeadNorms, Projected, Rope, RoutedExperts};
+use assay_kernels::cuda::{GemmProduct, MOST_MATRICES};
 
 use super::super::kernel::KvSpan;
 use super::super::{Arithmetic, DeviceError, Kernel, Span};
@@ -14,7 +17,10 @@ impl Launcher<'_> {
     pub(super) fn launch_all(&self, kernels: &[Kernel], arithmetic: Arithmetic) -> Result<(), DeviceError> {
         let mut rest = kernels;
         while let [first, others @ ..] = rest {
-            let fused = if arithmetic == Arithmetic::Exact { self.fused(rest)? } else { 0 };
+            let fused = match arithmetic {
+                Arithmetic::Exact => self.fused(rest)?,
+                Arithmetic::Tensor => self.products(rest)?,
+            };
             rest = match rest.get(fused..) {
                 Some(after) if fused > 0 => after,
                 _ => {
@@ -24,6 +30,23 @@ impl Launcher<'_> {
             };
         }
         Ok(())
+    }
+
+    /// How many of the first kernels are products of the same activations, which are packed once for all of them; small matrices fill what
+    /// large ones leave idle.
+    fn products(&self, kernels: &[Kernel]) -> Result<usize, DeviceError> {
+        let [Kernel::Linear { x, weight: first, .. }, ..] = *kernels else { return Ok(0) };
+        let alike = kernels.iter().take(MOST_MATRICES).map_while(|kernel| match *kernel {
+            Kernel::Linear { x: input, weight, bias, out }
+                if same(input, x) && (weight.format, weight.cols) == (first.format, first.cols) =>
+            {
+                Some(matrix(weight).map(|w| GemmProduct { w, bias: bias.map(slice), out: slice(out) }))
+            }
+            _ => None,
+        });
+        let products = alike.collect::<Result<Vec<_>, KernelError>>()?;
+        self.tensor_products(x, first.cols, &products)?;
+        Ok(products.len())
     }
 
     /// How many of the first kernels were launched as one.

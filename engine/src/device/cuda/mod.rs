@@ -266,18 +266,13 @@ impl Device for CudaDevice {
     }
 
     fn begin_uploads(&mut self, groups: Vec<Vec<Upload>>) -> Result<(), DeviceError> {
-        for upload in groups.iter().flatten() {
-            upload.check()?;
-            if self.copies.strikes() {
-                return Err(DeviceError::CopyFailed { copy: self.copies.seen(), bytes: upload.to.size() });
-            }
-        }
+        groups.iter().flatten().try_for_each(Upload::check)?;
         self.lane(Stream::Compute).queue.synchronize()?;
-        self.transfers.start(groups)
+        self.transfers.start(groups, || self.copies.strikes())
     }
 
     fn await_upload(&mut self, group: usize) -> Result<(), DeviceError> {
-        Ok(self.transfers.wait(group)?)
+        self.transfers.wait(group)
     }
 
     fn download_all(&mut self, pieces: Vec<(Span<u8>, &mut [u8])>) -> Result<(), DeviceError> {
