@@ -4,7 +4,7 @@
 // `Work` has: `int count` rows of the image (1 to 128), their panel `const u8* image` and its `u32 pitch`, `int groups`, `u32 cols`; `tile(i)` the first byte of the
 // block's weight tile i, `scales(i)`; `finish<N>(acc, first_tile, first_block, shared)`, where acc[i][j][k] of a thread
 // belongs to output 16 (first_tile + i) + lane / 4 + 8 (k / 2) and token 8 (first_block + j) + 2 (lane % 4) + k % 2. For wgmma and integers it
-// has `weight_rows()` instead of tiles and scales, and the rows are what it says; `take(first, most)` leaves a part of the rows.
+// has `weight_rows()` instead of tiles and scales, and the rows are what it says.
 #pragma once
 
 #include "gemm_mma.cuh"
@@ -20,9 +20,12 @@ template <bool WGMMA, u32 FORMAT, int N, class Work> __device__ __forceinline__ 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
         __shared__ u64 full[WGMMA_STAGES], empty[WGMMA_STAGES];
         float acc[1][N / 8][4];
-        if constexpr (FORMAT != BF16)
+        if constexpr (FORMAT != BF16) {
+            // All of the block's weights at once: where few rows share them, a warp's own loads are too few to fill the memory's pipe.
+            if (threadIdx.x < 8) bulk_prefetch(work.tile(threadIdx.x), work.groups * RunWords<FORMAT>::GROUP_BYTES);
+            else if (threadIdx.x < 16) bulk_prefetch(work.scales(threadIdx.x - 8), work.groups * 32);
             integers_by_wgmma<FORMAT, N, WGMMA_STAGES>(acc, work.weight_rows(), work.image, work.pitch, blocks, work.groups, shared, full, empty);
-        else
+        } else
             bf16_by_wgmma<N>(acc, tile, work.cols, work.image, work.pitch, blocks, work.groups, shared);
         work.template finish<N>(acc, warp, 0, shared);
 #else
@@ -50,27 +53,15 @@ template <bool WGMMA, u32 FORMAT, class Work> __device__ __forceinline__ void ru
         multiply_block<WGMMA, FORMAT, 32>(work, shared);
 }
 
-constexpr int FEW = 16;  // rows of a pass of `run_few`
-constexpr int FEW_PASSES = TILE_TOKENS / FEW;
-
-// As `run_block` by wgmma from integers, where most tiles have few rows: in passes of 16, with so little shared memory and so few registers that two
-// blocks share a multiprocessor. One reads weights while the other begins or ends, which is most of what a block does.
-template <u32 FORMAT, class Work> __device__ __forceinline__ void run_few(const Work& work) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// The same for at most 32 rows, by wgmma from integers: so narrow that several blocks fit a multiprocessor.
+template <u32 FORMAT, class Work> __device__ __forceinline__ void run_short_block(const Work& work) {
     extern __shared__ __align__(1024) u8 shared[];
-    __shared__ u64 full[FEW_PASSES][WGMMA_STAGES], empty[FEW_PASSES][WGMMA_STAGES];
-    for (int pass = 0; pass * FEW < work.count; pass++) {
-        if (pass > 0) __syncthreads();  // every warp is done with the stages
-        Work part = work;
-        part.take(pass * FEW, FEW);
-        float acc[1][FEW / 8][4];
-        integers_by_wgmma<FORMAT, FEW, WGMMA_STAGES>(acc, part.weight_rows(), part.image, part.pitch, blocks_of(part.count), part.groups,
-                                                     shared, full[pass], empty[pass]);
-        part.template finish<FEW>(acc, threadIdx.x >> 5, 0, shared);
-    }
-#else
-    __trap();  // a launcher's error: these kernels are Hopper's
-#endif
+    if (work.count > 16)
+        multiply_block<true, FORMAT, 32>(work, shared);
+    else if (work.count > 8)
+        multiply_block<true, FORMAT, 16>(work, shared);
+    else
+        multiply_block<true, FORMAT, 8>(work, shared);
 }
 
 // Where the tiles of a matrix in the layout of kernels/src/layout.rs begin.
@@ -111,11 +102,6 @@ template <u32 FORMAT> struct RowsWork {
     const float* bias;
     float* out;
 
-    __device__ __forceinline__ void take(int from, int most) {
-        image += from / BLOCK_ROWS * BLOCK_BYTES;
-        first += from;
-        count = min(count - from, most);
-    }
     __device__ __forceinline__ const u8* tile(int i) const { return weights.tile(first_tile + i); }
     __device__ __forceinline__ const u16* scales(int i) const { return weights.scales(first_tile + i); }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

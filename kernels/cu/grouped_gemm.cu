@@ -17,13 +17,8 @@ template <u32 FORMAT> struct GateUpWork {
     u32 out_group, half;
     const float *gate_bias, *up_bias;
     Activation form;
-    u8* out;         // the tile's panel, of the image's pitch
+    u8* out;         // the tile's panel
 
-    __device__ __forceinline__ void take(int first, int most) {
-        image += first / BLOCK_ROWS * BLOCK_BYTES;
-        out += first / BLOCK_ROWS * BLOCK_BYTES;
-        count = min(count - first, most);
-    }
     __device__ __forceinline__ u32 index(int i) const { return 8 * out_group + half + 2 * (i & 3); }
     __device__ __forceinline__ const u8* tile(int i) const { return i < 4 ? gate.tile(index(i)) : up.tile(index(i)); }
     __device__ __forceinline__ const u16* scales(int i) const { return i < 4 ? gate.scales(index(i)) : up.scales(index(i)); }
@@ -73,7 +68,7 @@ template <u32 FORMAT> struct GateUpWork {
                 }
                 pairs[run] = bf16_pair(value[0], value[1]);
             }
-            u8* to = out + (u64)out_group * pitch + token / 8 * BLOCK_BYTES + half * 1024 + chunk * 128 + token % 8 * 16;
+            u8* to = out + (u64)(out_group * blocks + token / 8) * BLOCK_BYTES + half * 1024 + chunk * 128 + token % 8 * 16;
             *(uint4*)to = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
         }
     }
@@ -85,7 +80,7 @@ template <u32 FORMAT> struct GateUpWork {
 // the group, with x = 16 half + 2 warp. The eight outputs of a warp are a chunk of the image.
 template <u32 FORMAT> struct PairedGateUpWork : GateUpWork<FORMAT> {
     using Base = GateUpWork<FORMAT>;
-    using Base::gate, Base::up, Base::count, Base::pitch, Base::out_group, Base::half, Base::gate_bias, Base::up_bias, Base::out, Base::index, Base::activated;
+    using Base::gate, Base::up, Base::count, Base::out_group, Base::half, Base::gate_bias, Base::up_bias, Base::out, Base::index, Base::activated;
 
     __device__ __forceinline__ WeightRows weight_rows() const {
         const u32 warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, at = index(g / 2), row = 2 * warp + g % 2;
@@ -100,7 +95,7 @@ template <u32 FORMAT> struct PairedGateUpWork : GateUpWork<FORMAT> {
         const bool present = output < gate.rows, biased = gate_bias && present;
         const float gate_add = biased ? gate_bias[output] : 0.0f, up_add = biased ? up_bias[output] : 0.0f;
         const int blocks = blocks_of(count);
-        u8* to = out + (u64)out_group * pitch + half * 1024 + warp * 128 + lane * 4;
+        u8* to = out + (u64)(out_group * blocks) * BLOCK_BYTES + half * 1024 + warp * 128 + lane * 4;
 #pragma unroll
         for (int j = 0; j < COLS; j++) {
             if (j >= blocks) break;
@@ -138,8 +133,18 @@ __device__ __forceinline__ const float* bias_of(const u8* expert, u64 offset) {
     return offset ? (const float*)(expert + offset) : nullptr;
 }
 
+// How a block multiplies: by mma.sync, by wgmma, or by wgmma where no tile of the plan has more than 32 slots.
+enum class How { Mma, Wgmma, Short };
+
+template <How HOW, u32 FORMAT, class Work> __device__ __forceinline__ void run(const Work& work) {
+    if constexpr (HOW == How::Short)
+        run_short_block<FORMAT>(work);
+    else
+        run_block<HOW == How::Wgmma, FORMAT>(work);
+}
+
 // Grid: (2 ceil(rows / 128), tile bound). `rows` are the intermediate size, `cols` the hidden size. Offsets of biases are 0 where there are none.
-template <bool WGMMA, u32 FORMAT, bool FEW_ROWS = false>
+template <How HOW, u32 FORMAT>
 __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols,
                                         const u32* plan, const u8* image, Activation form, u8* out, Status* status) {
     if (blockIdx.y >= plan[0]) return;
@@ -148,7 +153,7 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     if (!expert) return;
     const int groups = (cols + GROUP - 1) / GROUP, out_groups = (rows + GROUP - 1) / GROUP;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    typename Chosen<WGMMA && FORMAT != BF16, PairedGateUpWork<FORMAT>, GateUpWork<FORMAT>>::Type work;
+    typename Chosen<HOW != How::Mma && FORMAT != BF16, PairedGateUpWork<FORMAT>, GateUpWork<FORMAT>>::Type work;
 #else
     GateUpWork<FORMAT> work;
 #endif
@@ -165,14 +170,11 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     work.up_bias = bias_of(expert, up_bias);
     work.form = form;
     work.out = out + (u64)planned.first_block * out_groups * BLOCK_BYTES;
-    if constexpr (FEW_ROWS)
-        run_few<FORMAT>(work);
-    else
-        run_block<WGMMA, FORMAT>(work);
+    run<HOW, FORMAT>(work);
 }
 
 // Grid: (ceil(rows / 128), tile bound). `rows` are the hidden size, `cols` the intermediate size; out [slots, rows].
-template <bool WGMMA, u32 FORMAT, bool FEW_ROWS = false>
+template <How HOW, u32 FORMAT>
 __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32 rows, u32 cols, const u32* plan, const u32* order,
                                      const u8* image, float* out, Status* status) {
     if (blockIdx.y >= plan[0]) return;
@@ -192,39 +194,34 @@ __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32
     work.first = planned.first;
     work.bias = bias_of(expert, bias);
     work.out = out;
-    if constexpr (FEW_ROWS)
-        run_few<FORMAT>(work);
-    else
-        run_block<WGMMA, FORMAT>(work);
+    run<HOW, FORMAT>(work);
 }
 
-#define GATE_UP(name, wgmma, format, few, blocks)                                                                             \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, blocks)                                                      \
+#define GATE_UP(name, how, format)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, how == How::Short ? 2 : 1)                                   \
     name(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols, const u32* plan, const u8* image, \
          Activation form, u8* out, Status* status) {                                                                       \
-        gate_up<wgmma, format, few>(table, up_offset, gate_bias, up_bias, rows, cols, plan, image, form, out, status);       \
+        gate_up<how, format>(table, up_offset, gate_bias, up_bias, rows, cols, plan, image, form, out, status);            \
     }
 
-#define DOWN(name, wgmma, format, few, blocks)                                                                                \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, blocks)                                                      \
+#define DOWN(name, how, format)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, how == How::Short ? 2 : 1)                                   \
     name(const u64* table, u64 offset, u64 bias, u32 rows, u32 cols, const u32* plan, const u32* order, const u8* image,   \
          float* out, Status* status) {                                                                                     \
-        down<wgmma, format, few>(table, offset, bias, rows, cols, plan, order, image, out, status);                          \
+        down<how, format>(table, offset, bias, rows, cols, plan, order, image, out, status);                               \
     }
 
-GATE_UP(gate_up_int4_mma, false, INT4, false, 1)
-GATE_UP(gate_up_int8_mma, false, INT8, false, 1)
-GATE_UP(gate_up_bf16_mma, false, BF16, false, 1)
-GATE_UP(gate_up_int4_wgmma, true, INT4, false, 1)
-GATE_UP(gate_up_int8_wgmma, true, INT8, false, 1)
-GATE_UP(gate_up_bf16_wgmma, true, BF16, false, 1)
-GATE_UP(gate_up_int4_wgmma_few, true, INT4, true, 2)
-GATE_UP(gate_up_int8_wgmma_few, true, INT8, true, 2)
-DOWN(down_int4_mma, false, INT4, false, 1)
-DOWN(down_int8_mma, false, INT8, false, 1)
-DOWN(down_bf16_mma, false, BF16, false, 1)
-DOWN(down_int4_wgmma, true, INT4, false, 1)
-DOWN(down_int8_wgmma, true, INT8, false, 1)
-DOWN(down_bf16_wgmma, true, BF16, false, 1)
-DOWN(down_int4_wgmma_few, true, INT4, true, 2)
-DOWN(down_int8_wgmma_few, true, INT8, true, 2)
+GATE_UP(gate_up_int4_mma, How::Mma, INT4)
+GATE_UP(gate_up_int8_mma, How::Mma, INT8)
+GATE_UP(gate_up_bf16_mma, How::Mma, BF16)
+GATE_UP(gate_up_int4_wgmma, How::Wgmma, INT4)
+GATE_UP(gate_up_int8_wgmma, How::Wgmma, INT8)
+GATE_UP(gate_up_bf16_wgmma, How::Wgmma, BF16)
+GATE_UP(gate_up_int4_short, How::Short, INT4)
+DOWN(down_int4_mma, How::Mma, INT4)
+DOWN(down_int8_mma, How::Mma, INT8)
+DOWN(down_bf16_mma, How::Mma, BF16)
+DOWN(down_int4_wgmma, How::Wgmma, INT4)
+DOWN(down_int8_wgmma, How::Wgmma, INT8)
+DOWN(down_bf16_wgmma, How::Wgmma, BF16)
+DOWN(down_int4_short, How::Short, INT4)

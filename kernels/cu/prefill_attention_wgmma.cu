@@ -1,10 +1,10 @@
 // Causal attention of many queries over a BF16 KV cache by wgmma (Hopper): FlashAttention as its third form arranges it (arXiv
 // 2407.08608). Arithmetic and promises as in prefill_attention.cu, with tiles of a whole split.
 //
-// One warp brings tiles by the tensor copy engine; two warpgroups of 64 rows each multiply. A warpgroup issues the scores of tile j and the
+// One warp brings tiles by the tensor copy engine; two warpgroups of 64 rows each multiply, or one where rows are few. A warpgroup issues the scores of tile j and the
 // weighted values of tile j - 1 together, and does the softmax of j while the latter run; the two take turns to issue, so
 // that one's softmax also overlaps the other's products. Blocks are persistent: the copies of the next rows' tiles start
-// while the last rows end. Rows too few for every multiprocessor are cut in 64, with one warpgroup a block: an element's order is the same.
+// while the last rows end.
 #include "async.cuh"
 #include "attention.cuh"
 #include "wgmma.cuh"
@@ -22,7 +22,7 @@ template <int HEAD_DIM> struct AttentionBytes {
     static constexpr u32 TILE = POSITIONS * HEAD_DIM * 2;
 };
 
-// Rows of one turn of a block, which has `CONSUMERS` warpgroups that multiply.
+// Rows of one turn of a block of so many warpgroups that multiply.
 template <u32 CONSUMERS> struct AttentionWork {
     static constexpr u32 BLOCK_QUERIES = CONSUMERS * WARPGROUP_QUERIES;
     u32 kv_head, first_row, last_row, first_tile, last_tile;
@@ -85,8 +85,7 @@ __device__ __forceinline__ void bring_tiles(const AttentionArgs& args, const Ten
 // A warpgroup's queries as BF16, in panels of 64 dimensions [64 rows][128 bytes], swizzled by 128 bytes. The keys of a tile lie in memory as
 // [dimension][16 positions], and the copy swizzles them by 128 bytes too; wgmma reads them as swizzled by 32 bytes, which finds in
 // dimension d the keys of d ^ (d / 8 % 4). Queries are put in the same order.
-template <int HEAD_DIM, class Work>
-__device__ __forceinline__ void bring_queries(const AttentionArgs& args, const Work& work, u32 first, u32 to) {
+template <int HEAD_DIM, class Work> __device__ __forceinline__ void bring_queries(const AttentionArgs& args, const Work& work, u32 first, u32 to) {
     constexpr u32 CHUNKS = HEAD_DIM / 8;
     const u32 group = args.heads / args.kv_heads;
     for (u32 piece = threadIdx.x % WARPGROUP; piece < WARPGROUP_QUERIES * CHUNKS; piece += WARPGROUP) {
@@ -220,7 +219,9 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
     const Operand query_operand(queries, 16, 1024, 1);
     // Barriers: whose turn it is to issue, and one of each warpgroup's own.
     const u32 my_turn = 1 + warpgroup, other_turn = 2 - warpgroup, own = 3 + warpgroup;
-    if (CONSUMERS == 2 && warpgroup == 1) named_arrive(other_turn, CONSUMERS * WARPGROUP);
+    const auto take_turn = [&] { if (CONSUMERS > 1) named_sync(my_turn, CONSUMERS * WARPGROUP); };
+    const auto give_turn = [&] { if (CONSUMERS > 1) named_arrive(other_turn, CONSUMERS * WARPGROUP); };
+    if (warpgroup == 1) give_turn();
     u32 used = 0;  // tiles
     const auto await = [&](u64* full, u32 count) { barrier_wait(&full[count % STAGES], count / STAGES & 1); };
     const auto release = [&](u64* empty, u32 count) {
@@ -267,13 +268,13 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
         if (work.first_tile < work.last_tile) await(barriers.key_full, used + 1);
         for (u32 tile = work.first_tile + 1; tile <= work.last_tile; tile++) {
             used++;
-            if (CONSUMERS == 2) named_sync(my_turn, CONSUMERS * WARPGROUP);
+            take_turn();
             wgmma_fence();
             state.multiply_keys(query_operand, keys + used % STAGES * TILE);
             await(barriers.value_full, used - 1);
             wgmma_fence();
             state.multiply_values(values + (used - 1) % STAGES * TILE);
-            if (CONSUMERS == 2) named_arrive(other_turn, CONSUMERS * WARPGROUP);
+            give_turn();
             wgmma_wait<1>();
             release(barriers.key_empty, used);
             softmax(tile);
@@ -309,7 +310,7 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
         }
     });
     // The other's last arrival.
-    if (CONSUMERS == 2 && warpgroup == 0) named_sync(my_turn, CONSUMERS * WARPGROUP);
+    if (warpgroup == 0) take_turn();
 }
 
 #endif
@@ -336,12 +337,11 @@ __device__ __forceinline__ void attend(const TensorMap& key_map, const TensorMap
     }
     __syncthreads();
     if (warpgroup == CONSUMERS) {
-        // With one warpgroup that multiplies there are registers for everybody.
-        if (CONSUMERS == 2) fewer_registers<24>();
+        if constexpr (CONSUMERS > 1) fewer_registers<24>();
         if (threadIdx.x == CONSUMERS * WARPGROUP)
             bring_tiles<HEAD_DIM, CONSUMERS>(args, &key_map, &value_map, keys, values, barriers);
     } else {
-        if (CONSUMERS == 2) more_registers<240>();
+        if constexpr (CONSUMERS > 1) more_registers<240>();
         attend_rows<HEAD_DIM, CONSUMERS>(args, warpgroup, queries + warpgroup * Bytes::QUERIES, keys, values, barriers);
     }
 #else
@@ -351,14 +351,15 @@ __device__ __forceinline__ void attend(const TensorMap& key_map, const TensorMap
 
 // Grid: at most as many blocks as the device has multiprocessors. Maps: of rows of 64 positions and dimensions, [block of the cache]
 // [2 head_dim] rows of keys, [block][128 positions][head_dim / 64] of values.
-#define ATTENTION(name, head_dim, consumers)                                                                                \
+#define ATTENTION(name, head_dim, consumers)                                                                                  \
     extern "C" __global__ void __launch_bounds__((consumers + 1) * WARPGROUP, 1)                                            \
     name(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,                                  \
-         const __grid_constant__ AttentionArgs args) {                                                                      \
+         const __grid_constant__ AttentionArgs args) {                                                                     \
         attend<head_dim, consumers>(keys, values, args);                                                                    \
     }
 
 ATTENTION(prefill_attention_wgmma_64, 64, 2)
 ATTENTION(prefill_attention_wgmma_128, 128, 2)
-ATTENTION(prefill_attention_wgmma_few_64, 64, 1)
-ATTENTION(prefill_attention_wgmma_few_128, 128, 1)
+// Half the rows a block: where rows are so few that blocks of twice as many would leave multiprocessors idle.
+ATTENTION(prefill_attention_short_64, 64, 1)
+ATTENTION(prefill_attention_short_128, 128, 1)

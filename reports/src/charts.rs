@@ -5,15 +5,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
-use assay_ledgers::{
-    Body, ExpertQuantization, Hcs, Identity, Measure, NumberFormat, PerplexityBody, Record, SpeedBody, SpeedRow,
-    Verdict,
-};
+use assay_ledgers::{Body, Hcs, Identity, Measure, NumberFormat, PerplexityBody, Record, SpeedBody, SpeedRow, Verdict};
 
 use crate::figures::{bytes, figure};
 use crate::limits::Limits;
 use crate::plot::{Axis, Chart, Point, Scale, Series, Vertical};
-use crate::tables::{format_name, reference_hash};
+use crate::tables::{format_name, quantization_name, reference_hash};
+use crate::work::works;
 
 /// A chart, or what is missing for it.
 pub(crate) struct Exhibit {
@@ -83,6 +81,14 @@ pub(crate) fn exhibits(latest: &[&Record], all: &[Record]) -> Vec<Exhibit> {
             "What fewer bits in an expert's weights cost, on the same texts; scales included. Lower is better.",
             perplexity(latest),
             "no perplexity record",
+        ),
+        exhibit(
+            "work",
+            "Work against fidelity",
+            "Share of tasks solved by each precision, with its 95 % interval over tasks, against the mean divergence of its distributions from the \
+             model as it was trained, on held-out transcripts of the same kind of work. The line is the model as it was trained.",
+            work(latest),
+            "no run of tasks whose precision has a fidelity record",
         ),
         exhibit(
             "hits",
@@ -300,6 +306,33 @@ fn perplexity(records: &[&Record]) -> Option<Chart> {
     })
 }
 
+fn work(records: &[&Record]) -> Option<Chart> {
+    let works = works(records);
+    let mut series: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    for work in &works {
+        let Some(fidelity) = work.fidelity.filter(|fidelity| fidelity.kl.mean > 0.0) else { continue };
+        let mut point = Point::new(fidelity.kl.mean, work.solved.value, reference_hash(work.record));
+        (point.ci95, point.label) = (work.solved.ci95, Some(work.short()));
+        let name = format!("{}, {}", work.identity.checkpoint.name, work.identity.prompts.set);
+        series.entry(name).or_default().push(point);
+    }
+    let divergences = || series.values().flatten().map(|point| point.x);
+    let (least, most) = (divergences().reduce(f64::min)?, divergences().reduce(f64::max)?);
+    let as_trained = works.iter().find(|work| work.is_as_trained()).map(|work| work.solved.value);
+    Some(Chart {
+        x: Axis { label: "KL divergence, nats".to_owned(), scale: Scale::Log, print: scientific, least: None },
+        y: Vertical::Axis(share_axis("tasks solved")),
+        reference: as_trained.map(|share| ([least, share], [most, share], "as trained".to_owned())),
+        series: named(series, false),
+        limit: None,
+    })
+}
+
+/// For quantities over many powers of ten.
+fn scientific(value: f64) -> String {
+    format!("{value:.0e}")
+}
+
 fn hits(records: &[&Record]) -> Option<Chart> {
     let mut series: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     for (record, identity, body) in speeds(records) {
@@ -403,13 +436,6 @@ fn model(identity: &Identity) -> String {
         precision.expert_quantization.map_or(String::new(), |method| format!(" {}", quantization_name(method)));
     let synthetic = if identity.synthetic { " (synthetic)" } else { "" };
     format!("{} {}{method}{synthetic}", identity.checkpoint.name, format_name(precision.experts))
-}
-
-const fn quantization_name(method: ExpertQuantization) -> &'static str {
-    match method {
-        ExpertQuantization::Amax => "amax",
-        ExpertQuantization::Search => "search",
-    }
 }
 
 /// Bits of an expert's weight: with a BF16 scale for each 128 of them where there are scales.

@@ -117,8 +117,11 @@ fn table(chart: &Chart) -> String {
         Vertical::Axis(axis) => axis.label.as_str(),
     };
     let value = |print: fn(f64) -> String, value: f64| {
-        // A share or a time as at its tick; a measured quantity with four digits.
+        // A share or a time as at its tick; a measured quantity with four digits, over many powers of ten with three.
         let tick = print(value);
+        if tick.contains("e-") {
+            return format!("{value:.2e}");
+        }
         if tick.ends_with('%') || tick.contains(':') { tick } else { figure(value) }
     };
     let mut text = format!(

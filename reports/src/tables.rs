@@ -184,8 +184,7 @@ pub(crate) fn configuration(identity: &Identity) -> String {
     let precision = &identity.precision;
     let scales = match precision.expert_quantization {
         None => "",
-        Some(ExpertQuantization::Amax) => " (amax)",
-        Some(ExpertQuantization::Search) => " (search)",
+        Some(method) => &format!(" ({})", quantization_name(method)),
     };
     let mut text = format!(
         "{}, experts {}{scales}, KV {}, {}",
@@ -213,6 +212,13 @@ pub(crate) const fn format_name(format: NumberFormat) -> &'static str {
         NumberFormat::Int8 => "int8",
         NumberFormat::Int6 => "int6",
         NumberFormat::Int4 => "int4",
+    }
+}
+
+pub(crate) const fn quantization_name(method: ExpertQuantization) -> &'static str {
+    match method {
+        ExpertQuantization::Amax => "amax",
+        ExpertQuantization::Search => "search",
     }
 }
 

@@ -43,6 +43,12 @@ fn records() -> Vec<Record> {
         (identity.precision.experts, identity.precision.expert_quantization) = (experts, method);
         ledger.append(Draft::new(EvidenceClass::Functional, identity, perplexity_body(loss))).unwrap();
     }
+    ledger.append(tasks(of_precision(NumberFormat::Bf16, NumberFormat::F32), &[true, true, true, false])).unwrap();
+    for (kv, divergence) in [(NumberFormat::Int8, 1e-4), (NumberFormat::Int4, 0.02)] {
+        let identity = of_precision(NumberFormat::Bf16, kv);
+        ledger.append(tasks(identity.clone(), &[true, kv == NumberFormat::Int8, true, false])).unwrap();
+        ledger.append(other_draft(1, identity, divergence, "as trained")).unwrap();
+    }
     let verdict = VerdictRow { row: "memory".to_owned(), verdict: Verdict::Fail, reason: "too little".to_owned() };
     ledger.append(check(0.0).verdicts(vec![verdict])).unwrap();
     load(dir.path()).unwrap()
@@ -82,7 +88,7 @@ fn what_is_missing_is_said() {
     let speeds: Vec<Record> =
         records.into_iter().filter(|record| matches!(record.body, Body::Speed(_))).take(1).collect();
     let page = made_up_page(&speeds);
-    assert_eq!(page.matches("Not drawn").count(), 1, "one record of speed draws all but perplexity");
+    assert_eq!(page.matches("Not drawn").count(), 2, "one record of speed draws all but perplexity and work");
 }
 
 fn browser() -> Option<PathBuf> {
@@ -127,6 +133,6 @@ fn a_browser_shows_it_at_the_width_of_a_phone_and_of_a_desk() {
         let words: Vec<&str> = said.split_whitespace().collect();
         assert_eq!(words.len(), 5, "{width}: {said:?}");
         assert!(words[1].parse::<u32>().unwrap() <= width, "{width}: the page is {} wide", words[1]);
-        assert_eq!(words[2..], ["9", "true", "true"], "{width}");
+        assert_eq!(words[2..], ["10", "true", "true"], "{width}");
     }
 }

@@ -129,3 +129,28 @@ fn an_older_speed_record_has_the_limit_of_its_card_s_roofline() {
     ledger.append(draft(&body)).unwrap();
     assert!(speed_table_markdown(&load(dir.path()).unwrap()).contains("| 2.1 % |"));
 }
+
+#[test]
+fn work_stands_beside_fidelity_and_against_the_model_as_it_was_trained() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(dir.path()).unwrap();
+    let trained = of_precision(NumberFormat::Bf16, NumberFormat::F32);
+    ledger.append(tasks(trained.clone(), &[true, true, true, false, true])).unwrap();
+    let quantized = of_precision(NumberFormat::Int4, NumberFormat::F32);
+    ledger.append(tasks(quantized.clone(), &[true, false, false, true, false])).unwrap();
+    ledger.append(other_draft(1, quantized.clone(), 0.25, "as trained")).unwrap();
+    ledger.append(Draft::new(EvidenceClass::Functional, quantized, perplexity_body(1.5))).unwrap();
+    // A run that was stopped has no shares, an endpoint no identity.
+    let mut stopped = tasks_body(&[true]);
+    stopped.shares.clear();
+    ledger.append(Draft::new(EvidenceClass::Functional, trained, stopped)).unwrap();
+    ledger.append(other_draft(4, identity(), 1.0, "elsewhere")).unwrap();
+    let records = load(dir.path()).unwrap();
+    // Three against one: the exact p of McNemar's test is 0.625.
+    let mcnemar = |only_left, only_right| {
+        assert_eq!((only_left, only_right), (1, 3));
+        0.625
+    };
+    insta::assert_snapshot!(redacted(&work_table_markdown(&records, mcnemar), &records[..2]));
+    assert_eq!(work_table_markdown(&records[4..], mcnemar), "No record yet.\n");
+}

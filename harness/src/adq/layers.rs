@@ -25,10 +25,12 @@ const SECONDS: f64 = 900.0;
 ///
 /// # Errors
 /// When the process cannot be started.
-pub fn fidelity(config: &str) -> anyhow::Result<(VerdictRow, Value)> {
+pub fn fidelity(config: &ConfigArgs) -> anyhow::Result<(VerdictRow, Value)> {
     let output = Command::new("/proc/self/exe")
         .arg0("assay")
-        .args(["reference-test", config, "--output", "json"])
+        .arg("reference-test")
+        .args(config.to_args())
+        .args(["--output", "json"])
         .stdin(Stdio::null())
         .output()
         .context("cannot start the replay of the witness")?;
@@ -109,13 +111,13 @@ pub fn behaviour(
 ///
 /// # Errors
 /// When the engine cannot be started or fails.
-pub fn memory(config: &str, repository: &Repository, tokens: usize) -> anyhow::Result<(VerdictRow, Value)> {
-    let loaded = ConfigArgs::named(config).load(repository)?;
-    let margin = loaded.config.memory.margin.0;
+pub fn memory(config: &ConfigArgs, repository: &Repository, tokens: usize) -> anyhow::Result<(VerdictRow, Value)> {
+    let loaded = config.load(repository)?;
+    let (margin, context) = (loaded.config.memory.margin.0, loaded.config.context.tokens);
     let mut runtime = Runtime::start(loaded, repository)?;
     let vocabulary = Tokenizer::open(runtime.opened.folder.checkpoint.dir())?.largest_id().max(1);
     let longest = runtime.engine.calibration().map_or(0, |calibration| calibration.max_prompt_tokens);
-    let length = tokens.min(longest).max(1);
+    let length = tokens.min(longest).min(context.saturating_sub(DECODED_TOKENS)).max(1);
     let prompt: Vec<u32> =
         (0..length as u32).map(|place| 16 % vocabulary + place % 64).map(|id| id % vocabulary).collect();
     runtime.engine.reset();

@@ -10,7 +10,7 @@
 //! Files: `task.rs`, `suite.rs`, `tree.rs`, `history.rs` what a task is; `check.rs` whether it is sound; `tools.rs`, `attempt.rs`,
 //! `transcript.rs`, `patch.rs`, `grade.rs` one attempt; `endpoint.rs`, `sampling.rs` what is asked; `scripted.rs`, `cheats.rs` agents
 //! without a model; `controls.rs` what these must get; `http.rs`, `own_server.rs`, `subject.rs` what is qualified; `tier.rs` exact lengths;
-//! `determinism.rs`, `behaviour.rs`, `operations.rs`, `layers.rs` the other layers; `rows.rs` verdicts; `evidence.rs`, `regrade.rs`, `page.rs` what is kept
+//! `determinism.rs`, `behaviour.rs`, `operations.rs`, `layers.rs` the other layers; `rows.rs` verdicts; `shares.rs` of tasks solved; `evidence.rs`, `regrade.rs`, `page.rs` what is kept
 //! of a run, and how it is read again.
 
 pub mod attempt;
@@ -33,6 +33,7 @@ pub mod regrade;
 pub mod rows;
 pub mod sampling;
 pub mod scripted;
+pub mod shares;
 pub mod subject;
 pub mod suite;
 pub mod task;

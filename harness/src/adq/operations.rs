@@ -4,8 +4,10 @@ use super::endpoint::{Exchange, Reply};
 use super::http::HttpEndpoint;
 use super::own_server::{About, OwnServer};
 use super::sampling::SamplingContract;
+use crate::config::ConfigArgs;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -42,9 +44,10 @@ const FAULTS: [&str; 3] = ["allocation", "copy", "event"];
 
 /// A server whose device fails for every second request, each time in another way: the request gets the right answer or an error, the
 /// one after it the right answer. A device that has no such faults shows nothing, and says so.
-pub fn recovery(config: &str) -> Vec<Operation> {
+pub fn recovery(config: &ConfigArgs) -> Vec<Operation> {
     let name = "recovery after a planted fault";
-    let arguments = [config.to_owned(), "--planted-faults".to_owned(), FAULTS.join(",")];
+    let mut arguments = config.to_args();
+    arguments.extend(["--planted-faults".to_owned(), FAULTS.join(",")].map(OsString::from));
     let found = (|| {
         let server = OwnServer::start(&arguments).map_err(|error| format!("{error:#}"))?;
         let request = chat(&server.about.model, &[("user", "Say something about storms.")], false, COMPLETION_TOKENS);

@@ -3,6 +3,7 @@
 use super::http::HttpEndpoint;
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -35,7 +36,7 @@ impl OwnServer {
     ///
     /// # Errors
     /// When it ends before that, or says what cannot be read.
-    pub fn start(config: &[String]) -> anyhow::Result<Self> {
+    pub fn start<Argument: AsRef<OsStr>>(config: &[Argument]) -> anyhow::Result<Self> {
         // The same executable, even where a build has replaced its file.
         let mut process = Command::new("/proc/self/exe")
             .arg0("assay")

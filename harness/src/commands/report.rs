@@ -4,13 +4,14 @@ use crate::exit::Exit;
 use crate::ledger_place::{LedgerPlace, read_anchors, replace_file, write_anchors};
 use crate::output::{Answer, Format};
 use crate::repository::Repository;
+use crate::statistics::mcnemar;
 use anyhow::Context;
 use assay_engine::file;
 use assay_ledgers::{Record, Verdict, heads};
 use assay_reports::{
     comparison_table_markdown, fidelity_table_markdown, headline_table_markdown, latest, load, page,
     perplexity_table_markdown, speed_table_markdown, stale_blocks, typed_figures, update_between_markers,
-    verdict_table_markdown,
+    verdict_table_markdown, work_table_markdown,
 };
 use clap::Args;
 use std::collections::BTreeMap;
@@ -106,6 +107,7 @@ fn documents(records: &[Record]) -> anyhow::Result<[(&'static str, BTreeMap<Stri
         ("perplexity".to_owned(), of(perplexity_table_markdown(all()))),
         ("fidelity".to_owned(), of(fidelity_table_markdown(all()))),
         ("comparisons".to_owned(), of(comparison_table_markdown(all()))),
+        ("work".to_owned(), of(work_table_markdown(all(), mcnemar))),
         ("verdicts".to_owned(), of(verdict_table_markdown(all()))),
     ]);
     let readme = BTreeMap::from([("headline".to_owned(), of(headline_table_markdown(all())))]);

@@ -22,7 +22,7 @@ pub struct ConfigArgs {
 }
 
 /// The flags alone, for a command whose config is not its only positional argument.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 #[command(next_help_heading = "Config")]
 pub struct ConfigFlags {
     /// Where it runs
@@ -118,11 +118,13 @@ impl ConfigArgs {
             ("--policy", flags.policy.map(|policy| policy.name().to_owned())),
             ("--max-promotions-per-token", flags.max_promotions_per_token.map(|most| most.to_string())),
             ("--max-resident-share", flags.max_resident_share.map(|share| share.to_string())),
+            ("--planted-slowdown", flags.planted_slowdown.map(|share| share.to_string())),
         ];
         let mut args = vec![OsString::from(&self.name)];
         for (flag, value) in named {
             args.extend(value.into_iter().flat_map(|value| [OsString::from(flag), OsString::from(value)]));
         }
+        args.extend(flags.no_heatmap.then(|| OsString::from("--no-heatmap")));
         // A path need not be text.
         args.extend(flags.heatmap.iter().flat_map(|path| [OsString::from("--heatmap"), path.clone().into_os_string()]));
         args

@@ -27,8 +27,14 @@ fn copy(from: &Path, to: &Path) {
 
 impl Place {
     pub(crate) fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// One that has these paths of the repository too.
+    pub(crate) fn with(paths: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        for path in ["fixtures/adq", "fixtures/corpus/manifest.toml", "fixtures/models/tiny-moe/tokenizer.json"] {
+        let always = ["fixtures/adq", "fixtures/corpus/manifest.toml", "fixtures/models/tiny-moe/tokenizer.json"];
+        for path in always.iter().chain(paths) {
             copy(&root().join(path), &folder.path().join(path));
         }
         Self { folder }

@@ -67,6 +67,33 @@ fn a_suite_is_run_judged_by_kinds_graded_again_and_verified() {
 }
 
 #[test]
+fn a_model_s_work_is_the_same_under_every_budget_and_is_graded_again_without_it() {
+    let place = Place::with(&["fixtures/models/edit-model", "suites/configs/edit-model-bf16.toml"]);
+    let tasks = ["set-01", "rename-01", "off-by-one-01"];
+    let run = |flags: &[&str]| {
+        let arguments =
+            ["adq", "run", "--suite", "micro", "--config", "edit-model-bf16", "--controls", "none", "--tasks-only"];
+        let tasks = tasks.iter().flat_map(|task| ["--task", task]);
+        let arguments: Vec<&str> = arguments.into_iter().chain(tasks).chain(flags.iter().copied()).collect();
+        // No controls, no other layer: INCOMPLETE.
+        let (code, answer) = place.ask(&arguments);
+        assert_eq!((code, row(&answer, "determinism").0), (3, "PASS"), "{answer}");
+        answer
+    };
+    let whole = run(&[]);
+    assert_eq!(row(&whole, "productive_tasks"), ("PASS", "3 of 3 attempts pass"));
+    // A quarter of the experts resident.
+    let quarter = run(&["--vram", "40MiB", "--max-resident-share", "0.25", "--max-chunk", "64"]);
+    assert_eq!(quarter["subject"], "config edit-model-bf16 --vram 41943040 --max-chunk 64 --max-resident-share 0.25");
+    let (_, report) = place.ask(&["adq", "report", "--against", whole["run"].as_str().unwrap()]);
+    assert_eq!(report["mcnemar"]["equal_transcripts"], tasks.len(), "{report}");
+    std::fs::remove_file(place.path("fixtures/models/edit-model/model.safetensors")).unwrap();
+    let (code, graded) = place.ask(&["adq", "grade"]);
+    let equal = |task: &serde_json::Value| task["equal"] == true && task["verdict"] == "PASS";
+    assert!(code == 0 && graded["tasks"].as_array().unwrap().iter().all(equal), "{graded}");
+}
+
+#[test]
 fn a_suite_that_is_none_is_named() {
     let place = Place::new();
     for name in ["macro", "ledger", "../adq/micro"] {

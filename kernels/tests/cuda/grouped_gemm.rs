@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let name = format!("grouped_gemm::{}::chunks", format.name());
         cases.push((name, Box::new(move |device: &Device| chunks(device, &shape))));
         // Chunks whose slots are few for their experts, and all of one.
-        let shape = Shape { format, tokens: 1000, top_k: 1, experts: 80, spread: Spread::One, hidden: 300, inter: 200 };
+        let shape = Shape { format, tokens: 1000, top_k: 1, experts: 40, spread: Spread::One, hidden: 300, inter: 200 };
         let name = format!("grouped_gemm::{}::chunks of one expert", format.name());
         cases.push((name, Box::new(move |device: &Device| chunks(device, &shape))));
     }

@@ -142,6 +142,46 @@ pub fn perplexity_body(nll_mean: f64) -> PerplexityBody {
 /// The kinds that [`other_draft`] makes.
 pub const OTHER_KINDS: u8 = 9;
 
+/// The identity of a precision.
+pub fn of_precision(experts: NumberFormat, kv: NumberFormat) -> Identity {
+    let mut identity = identity();
+    let scales = (experts == NumberFormat::Int4).then_some(ExpertQuantization::Search);
+    (identity.precision.experts, identity.precision.expert_quantization, identity.precision.kv) = (experts, scales, kv);
+    identity
+}
+
+/// A whole run of tasks, of which each was solved or not.
+pub fn tasks_body(solved: &[bool]) -> TaskBody {
+    let row = |(task, &solved): (usize, &bool)| {
+        let attempt = TaskAttempt {
+            outcome: if solved { TaskOutcome::Solved } else { TaskOutcome::Unsolved },
+            reason: String::new(),
+            tool_calls: 3,
+            prompt_tokens: 900,
+            completion_tokens: 90,
+            seconds: 0.5,
+            transcript: None,
+            figures: BTreeMap::new(),
+        };
+        let attempts = vec![attempt];
+        TaskRow { task: format!("task-{task}"), fixture: Sha256::of(b"fixture"), context_tokens: 4096, attempts }
+    };
+    let value = solved.iter().filter(|&&solved| solved).count() as f64 / solved.len() as f64;
+    let share = Interval95 { value, ci95: Some([value / 2.0, f64::midpoint(value, 1.0)]) };
+    TaskBody {
+        suite: "small".to_owned(),
+        rules_version: 1,
+        endpoint: "config small".to_owned(),
+        tasks: solved.iter().enumerate().map(row).collect(),
+        shares: ["pass@1", "pass^3", "pass@1 of trained kinds"].map(|name| (name.to_owned(), share)).into(),
+    }
+}
+
+/// Such a run as a draft.
+pub fn tasks(identity: Identity, solved: &[bool]) -> Draft {
+    Draft::new(EvidenceClass::Functional, identity, tasks_body(solved))
+}
+
 /// A draft of each kind that is neither speed, check nor perplexity, in turn.
 pub fn other_draft(kind: u8, identity: Identity, figure: f64, text: &str) -> Draft {
     let figures = BTreeMap::from([("figure_ms".to_owned(), figure)]);

@@ -41,7 +41,7 @@ impl Launcher<'_> {
             }
             Kernel::Linear { x, weight, bias, out } if tensor => {
                 let product = GemmProduct { w: matrix(weight)?, bias: bias.map(slice), out: slice(out) };
-                self.tensor_products(x, weight.cols, &[product])?;
+                self.tensor_linear(x, weight.cols, &[product])?;
             }
             Kernel::Linear { x, weight, bias, out } => {
                 cuda.linear(stream, slice(x), matrix(weight)?, bias.map(slice), slice(out))?;
@@ -147,13 +147,8 @@ impl Launcher<'_> {
         Ok((KvSpan { layout, bytes: self.scratch.first(bytes)? }, rest))
     }
 
-    /// Activations to BF16 in the order that tensor cores take, then the products with matrices of `cols` columns.
-    pub(super) fn tensor_products(
-        &self,
-        x: Span<f32>,
-        cols: usize,
-        products: &[GemmProduct],
-    ) -> Result<(), DeviceError> {
+    /// Activations `[tokens, cols]` to BF16 in the order that tensor cores take, then the products.
+    pub(super) fn tensor_linear(&self, x: Span<f32>, cols: usize, products: &[GemmProduct]) -> Result<(), DeviceError> {
         if x.is_empty() {
             return Ok(());
         }

@@ -15,16 +15,15 @@ use crate::adq::sampling::SamplingContract;
 use crate::adq::subject::Subject;
 use crate::adq::task::{FOLDER, Task};
 use crate::adq::tier::{self, Fitted};
-use crate::adq::{layers, operations, suite};
-use crate::config::ConfigArgs;
+use crate::adq::{layers, operations, shares, suite};
+use crate::config::{ConfigArgs, ConfigFlags};
 use crate::exit::Exit;
 use crate::output::Format;
 use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Opened};
-use crate::statistics::{pass_at_k, pass_hat_k, wilson};
 use anyhow::{Context, ensure};
 use assay_engine::checkpoint::tokenizer::Tokenizer;
-use assay_ledgers::{Identity, Interval95, Sha256, TaskRow, Verdict, VerdictRow};
+use assay_ledgers::{Identity, Sha256, TaskRow, Verdict, VerdictRow};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +35,7 @@ Examples:
   assay adq run --agent oracle --controls all
   assay adq run --config tiny-moe
   assay adq run --suite micro --config edit-model-bf16
+  assay adq run --suite micro --config edit-model --kv int4 --attempts 3
   assay adq run --endpoint http://127.0.0.1:8080 --model smollm2
   assay adq run --endpoint https://models.example --model large --ca-file authority.pem";
 
@@ -91,6 +91,8 @@ pub(super) struct Run {
     /// Go on with a run that was stopped
     #[arg(long, value_name = "RUN")]
     resume: Option<String>,
+    #[command(flatten)]
+    flags: ConfigFlags,
 }
 
 #[derive(Debug, Args)]
@@ -140,6 +142,10 @@ struct Found {
 impl Run {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
+        ensure!(
+            self.subject.config.is_some() || self.flags == ConfigFlags::default(),
+            "flags that change a config, and no --config that they change"
+        );
         let fixtures = repository.path(FOLDER);
         let tasks = Task::read_all(&suite::folder(&fixtures, self.suite.as_deref())?, &self.task)?;
         let cheats = Cheat::read_all(&fixtures)?;
@@ -161,7 +167,10 @@ impl Run {
     fn plan(&self, ground: &Ground, earlier: Option<&RecordedRun>) -> anyhow::Result<Plan> {
         let subject = match (&self.subject.agent, &self.subject.config, &self.subject.endpoint) {
             (Some(agent), ..) => format!("agent {agent}"),
-            (_, Some(config), _) => format!("config {config}"),
+            (_, Some(_), _) => {
+                let words: Vec<_> = self.config().iter().flat_map(ConfigArgs::to_args).collect();
+                format!("config {}", words.join(" ".as_ref()).display())
+            }
             (.., Some(endpoint)) => format!("endpoint {endpoint}, model {}", self.model.as_deref().unwrap_or_default()),
             _ => String::new(),
         };
@@ -190,10 +199,15 @@ impl Run {
         Ok(known.clone())
     }
 
+    /// The config that is qualified, if one of ours is.
+    fn config(&self) -> Option<ConfigArgs> {
+        Some(ConfigArgs::new(self.subject.config.as_ref()?, self.flags.clone()))
+    }
+
     /// Of a config of ours; nothing is known of what else answers.
     fn identity(&self, ground: &Ground) -> anyhow::Result<Option<Identity>> {
-        let Some(config) = &self.subject.config else { return Ok(None) };
-        let opened = Opened::new(ConfigArgs::named(config).load(&ground.repository)?)?;
+        let Some(config) = self.config() else { return Ok(None) };
+        let opened = Opened::new(config.load(&ground.repository)?)?;
         let heatmap = opened.heatmap()?;
         let inputs = IdentityInputs {
             suite: None,
@@ -215,8 +229,8 @@ impl Run {
         if let Some(agent) = &self.subject.agent {
             return Subject::scripted(agent, &ground.cheats);
         }
-        if let Some(config) = &self.subject.config {
-            return Ok(Subject::Own(Box::new(OwnServer::start(std::slice::from_ref(config))?)));
+        if let Some(config) = self.config() {
+            return Ok(Subject::Own(Box::new(OwnServer::start(&config.to_args())?)));
         }
         let url = self.subject.endpoint.as_deref().context("no endpoint")?;
         let endpoint = HttpEndpoint::trusting(url, self.ca_file.as_deref())?;
@@ -246,7 +260,7 @@ impl Run {
             }
         };
         verdicts.sort_by_key(|row| rows::ALL.iter().position(|name| *name == row.row));
-        let shares = all_shares(&ground.tasks, &found.verdicts, self.attempts);
+        let shares = shares::all(&ground.tasks, &found.verdicts, self.attempts);
         let summary = json!({
             "run": plan.run, "subject": plan.subject, "suite": plan.suite, "tier_tokens": plan.tier, "attempts": plan.attempts,
             "tasks": found.tasks, "rows": verdicts, "shares": shares, "controls": found.controls, "details": found.details,
@@ -451,17 +465,17 @@ impl Run {
                 verdicts.push(self.behaviour(ground, (&server.endpoint, &server.about.model), longest, found)?);
                 let mut seen = operations::operations(&server.endpoint, &server.about);
                 drop(server);
-                let config = self.subject.config.as_deref().unwrap_or_default();
-                seen.extend(operations::recovery(config));
+                let config = self.config().context("no config")?;
+                seen.extend(operations::recovery(&config));
                 let (other, words) = layers::operations(&seen);
                 found.details.insert("operations", serde_json::to_value(&seen)?);
                 if other != Verdict::Pass && verdict == Verdict::Pass {
                     verdict = other;
                 }
                 reason = format!("{reason}; {words}");
-                let (fidelity, answer) = layers::fidelity(config)?;
+                let (fidelity, answer) = layers::fidelity(&config)?;
                 found.details.insert("fidelity", answer);
-                let (memory, marks) = layers::memory(config, &ground.repository, self.tier)?;
+                let (memory, marks) = layers::memory(&config, &ground.repository, self.tier)?;
                 found.details.insert("memory", marks);
                 verdicts.extend([fidelity, memory]);
             }
@@ -507,54 +521,4 @@ fn twice(ground: &Ground, subject: &Subject, run: &str) -> anyhow::Result<Answer
     let made = attempt(task, &scripted_setting(&ground.bench, None), endpoint.as_mut())?;
     let essence = made.transcript.essence().join("\n") + &format!("{:?}", made.judge());
     Ok(Answered { run: run.to_owned(), answer: Ok(essence), response: String::new() })
-}
-
-/// [`shares`] of all tasks and, in a suite, of the kinds that a model was trained for, of those held out, and of each.
-fn all_shares(tasks: &[Task], verdicts: &[(String, Verdict)], attempts: u32) -> BTreeMap<String, Interval95> {
-    let mut groups: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    for task in tasks {
-        let Some(kind) = &task.kind else { continue };
-        let side = if kind.held_out { "held-out kinds" } else { "trained kinds" };
-        for group in [side.to_owned(), format!("kind {}", kind.name)] {
-            groups.entry(group).or_default().insert(&task.file.name);
-        }
-    }
-    let mut all = shares(verdicts, attempts);
-    for (group, names) in groups {
-        let own: Vec<_> = verdicts.iter().filter(|(name, _)| names.contains(name.as_str())).cloned().collect();
-        all.extend(shares(&own, attempts).into_iter().map(|(name, share)| (format!("{name} of {group}"), share)));
-    }
-    all
-}
-
-/// Shares of tasks solved, with Wilson's intervals: of all attempts, and of tasks by any and by all of k.
-fn shares(verdicts: &[(String, Verdict)], attempts: u32) -> BTreeMap<String, Interval95> {
-    let mut by_task: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for (task, verdict) in verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Pass | Verdict::Fail)) {
-        let counts = by_task.entry(task).or_default();
-        counts.0 += 1;
-        counts.1 += u64::from(*verdict == Verdict::Pass);
-    }
-    let mut shares = BTreeMap::new();
-    let mut add = |name: String, successes: u64, trials: u64, value: Option<f64>| {
-        if let Ok(estimate) = wilson(successes, trials) {
-            let ci95 = estimate.ci95.map(|interval| [interval.low, interval.high]);
-            shares.insert(name, Interval95 { value: value.unwrap_or(estimate.value), ci95 });
-        }
-    };
-    let sum = |pick: fn(&(u64, u64)) -> u64| by_task.values().map(pick).sum::<u64>();
-    add("pass@1".to_owned(), sum(|counts| counts.1), sum(|counts| counts.0), None);
-    let k = u64::from(attempts);
-    let complete: Vec<(u64, u64)> = by_task.values().copied().filter(|counts| counts.0 >= k).collect();
-    if k > 1 && !complete.is_empty() {
-        let mean = |of: fn(u64, u64, u64) -> Result<f64, crate::statistics::StatisticsError>| {
-            let values: Vec<f64> = complete.iter().filter_map(|&(n, c)| of(n, c, k).ok()).collect();
-            (values.len() == complete.len()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-        };
-        let any = complete.iter().filter(|counts| counts.1 > 0).count() as u64;
-        let all = complete.iter().filter(|counts| counts.1 == counts.0).count() as u64;
-        add(format!("pass@{k}"), any, complete.len() as u64, mean(pass_at_k));
-        add(format!("pass^{k}"), all, complete.len() as u64, mean(pass_hat_k));
-    }
-    shares
 }
