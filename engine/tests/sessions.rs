@@ -5,10 +5,10 @@ mod common;
 
 use std::sync::Arc;
 
-use assay_engine::Engine;
-use assay_engine::device::FaultPlan;
 use assay_engine::device::host::{HostDevice, HostOptions};
+use assay_engine::device::{DeviceError, FaultPlan};
 use assay_engine::session::{Pending, Scope, Sessions, Source, Store, StoreOptions};
+use assay_engine::{Engine, EngineError};
 use assay_kernels::KvFormat;
 use common::{INT4, Model, fixture};
 
@@ -183,4 +183,58 @@ fn a_failed_prefill_leaves_what_was_kept() {
     let continued = serve(&mut engine, &mut sessions, &scope, &next);
     assert_eq!((continued.source, continued.reused), (Source::Restored, 200));
     assert_eq!(continued.answer, fresh(&mut control, &next));
+}
+
+#[test]
+fn a_failed_restoration_leaves_no_half_of_it() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let (mut engine, mut control) = (engine(&model, KvFormat::Bf16), engine(&model, KvFormat::Bf16));
+    let mut sessions = Sessions::new(&engine, "tiny-moe", store(1 << 30));
+    let scope = Scope::default();
+    let (a, b) = (ids(1, 300), ids(2, 140));
+    let first = serve(&mut engine, &mut sessions, &scope, &a);
+    first.pending.commit();
+    let next = continued(&a, &first.answer, &ids(7, 33));
+    let expected = fresh(&mut control, &next);
+    let layers = engine.kv_layouts().count() as u64;
+    // Three splits a layer: the first copy, one in the middle of a layer, and the last.
+    for copy in [1, 5, 3 * layers] {
+        serve(&mut engine, &mut sessions, &scope, &b).pending.commit();
+        let usage = sessions.store().usage();
+        let turn = sessions.begin(&mut engine, &scope, &next, usize::MAX).unwrap();
+        assert_eq!((turn.source, turn.reused), (Source::Restored, 300));
+        engine.device_mut().inject(FaultPlan { fail_copy: Some(copy), ..FaultPlan::default() });
+        let failed = engine.prefill(turn.rest()).unwrap_err();
+        assert!(matches!(failed, EngineError::Device(DeviceError::CopyFailed { .. })), "{failed}");
+        assert_eq!((engine.position(), engine.sequence().tokens().len()), (0, 0), "rows that did not all arrive");
+        engine.device_mut().inject(FaultPlan::default());
+        drop(turn);
+        assert_eq!(sessions.store().usage(), usage);
+        let again = serve(&mut engine, &mut sessions, &scope, &next);
+        assert_eq!((again.source, again.reused), (Source::Restored, 300));
+        assert_eq!(again.answer, expected, "after copy {copy} failed");
+        drop(again.pending);
+    }
+}
+
+#[test]
+fn a_restoration_that_nobody_waited_for_is_finished_or_forgotten() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let (mut engine, mut control) = (engine(&model, KvFormat::Bf16), engine(&model, KvFormat::Bf16));
+    let mut sessions = Sessions::new(&engine, "tiny-moe", store(1 << 30));
+    let scope = Scope::default();
+    let (a, b) = (ids(1, 300), ids(2, 140));
+    serve(&mut engine, &mut sessions, &scope, &a).pending.commit();
+    let expected = fresh(&mut control, &[&a[..], &[1, 2]].concat());
+    for (fail_copy, source) in [(None, Source::Active), (Some(2), Source::Restored)] {
+        serve(&mut engine, &mut sessions, &scope, &b).pending.commit();
+        engine.device_mut().inject(FaultPlan { fail_copy, ..FaultPlan::default() });
+        // Dropped before its prefill.
+        drop(sessions.begin(&mut engine, &scope, &[&a[..], &[9]].concat(), usize::MAX).unwrap());
+        let next = [&a[..], &[1, 2]].concat();
+        let served = serve(&mut engine, &mut sessions, &scope, &next);
+        assert_eq!((served.source, served.reused), (source, 300));
+        assert_eq!(served.answer, expected);
+        drop(served.pending);
+    }
 }

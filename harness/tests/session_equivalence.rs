@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use assay_engine::bank::HostBank;
 use assay_engine::device::host::{HostDevice, HostOptions};
 use assay_engine::device::{
-    Arithmetic, Buffer, Device, DeviceError, DeviceKind, Event, Kernel, Launch, LinkCounters, Span, Stream,
+    Arithmetic, Buffer, Device, DeviceError, DeviceKind, Event, Kernel, Launch, LinkCounters, Span, Stream, Upload,
 };
 use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build};
 use assay_engine::memory::MemoryPlan;
@@ -18,9 +18,6 @@ use assay_kernels::KvFormat;
 use assay_ledgers::Verdict;
 
 const EXPERTS: Encoding = Encoding::Int4(QuantizeMethod::Amax);
-
-/// Of the fixture. A split is restored layer by layer.
-const LAYERS: usize = 4;
 
 /// What goes wrong once something has been restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +37,15 @@ enum Fault {
 struct Planted {
     host: HostDevice,
     fault: Fault,
-    /// Bytes of one split of one layer: what is saved and restored in one copy, and nothing else is.
+    /// Bytes of one split of one layer: what is saved in one copy, and nothing else is.
     split_bytes: u64,
     saved: Vec<Vec<u8>>,
-    restored: usize,
     late: bool,
 }
 
 impl Planted {
-    /// What arrives instead of a restored split; `None` for nothing.
-    fn instead(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let layer = self.restored % LAYERS;
-        self.restored += 1;
+    /// What arrives instead of a split of a layer; `None` for nothing.
+    fn instead(&mut self, layer: usize, bytes: &[u8]) -> Option<Vec<u8>> {
         self.late = self.fault == Fault::PositionOffByOne;
         match self.fault {
             Fault::StaleRow if layer == 1 => {
@@ -98,13 +92,21 @@ impl Device for Planted {
         self.host.copy_from_bank(bank, source, to)
     }
     fn upload(&mut self, bytes: &[u8], to: Span<u8>) -> Result<(), DeviceError> {
-        if to.size() != self.split_bytes {
-            return self.host.upload(bytes, to);
+        self.host.upload(bytes, to)
+    }
+    fn begin_uploads(&mut self, layers: Vec<Vec<Upload>>) -> Result<(), DeviceError> {
+        let mut planted = Vec::new();
+        for (layer, uploads) in layers.into_iter().enumerate() {
+            let instead = |upload: Upload| {
+                let bytes = self.instead(layer, upload.bytes())?;
+                Some(Upload { range: 0..bytes.len(), source: Arc::new(bytes), ..upload })
+            };
+            planted.push(uploads.into_iter().filter_map(instead).collect());
         }
-        match self.instead(bytes) {
-            Some(bytes) => self.host.upload(&bytes, to),
-            None => Ok(()),
-        }
+        self.host.begin_uploads(planted)
+    }
+    fn await_upload(&mut self, group: usize) -> Result<(), DeviceError> {
+        self.host.await_upload(group)
     }
     fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError> {
         self.host.download(from, to)?;
@@ -161,7 +163,7 @@ fn cases(kv: KvFormat, fault: Fault, first: usize) -> Vec<Case> {
     let options = EngineOptions { max_chunk: 64, min_chunk: 8, margin_bytes: 0, ..EngineOptions::new(precision, 500) };
     let plan = MemoryPlan::new(&folder.spec, &options).unwrap();
     let host = HostDevice::new(plan.resident_budget(64), HostOptions::default()).unwrap();
-    let device = Planted { host, fault, split_bytes: u64::MAX, saved: Vec::new(), restored: 0, late: false };
+    let device = Planted { host, fault, split_bytes: u64::MAX, saved: Vec::new(), late: false };
     let (checkpoint, spec) = (&folder.checkpoint, folder.spec.clone());
     let mut engine = Engine::load(device, checkpoint, spec, bank.clone(), None, options).unwrap();
     let layer = engine.kv_layouts().next().unwrap().prefix_bytes(1).unwrap();

@@ -24,6 +24,11 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u
                  :: "r"(to), "l"(from), "r"(bytes), "r"(shared_address(b)) : "memory");
 }
 
+// Brings `bytes`, a multiple of 16, into the level-2 cache.
+__device__ __forceinline__ void bulk_prefetch(const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes) : "memory");
+}
+
 // What an address in a kernel's parameters says of a tensor: CUtensorMap, made by the launcher.
 // A box of it, from the coordinates on, innermost first.
 __device__ __forceinline__ void tensor_copy(u32 to, const void* map, u32 x, u32 y, u32 z, u64* b) {

@@ -3,7 +3,7 @@
 //
 // Integers: they are exact in BF16; a group's products are summed in the tensor core in f32 and join the total by
 // fma(scale, sum, total), group by group, as in the contract. BF16: one chain over all columns. Grid: (blocks of all
-// matrices, ceil(tokens / 128)).
+// matrices, ceil(tokens / tile_tokens)), with tiles of 32, 64 or 128 tokens: how many does not change a bit.
 #include "gemm_block.cuh"
 
 struct GemmMatrix {
@@ -20,17 +20,17 @@ struct GemmMatrices {
 };
 
 template <bool WGMMA, u32 FORMAT>
-__device__ __forceinline__ void gemm(const GemmMatrices& matrices, u32 cols, const u8* image, u64 tokens) {
+__device__ __forceinline__ void gemm(const GemmMatrices& matrices, u32 cols, const u8* image, u64 tokens, u32 tile_tokens) {
     u32 at = 0;
     while (at + 1 < matrices.count && blockIdx.x >= matrices.matrix[at + 1].first_block) at++;
     const GemmMatrix& chosen = matrices.matrix[at];
-    const u64 first = (u64)blockIdx.y * TILE_TOKENS;
+    const u64 first = (u64)blockIdx.y * tile_tokens;
     const int groups = (cols + GROUP - 1) / GROUP;
     RowsWork<FORMAT> work;
     work.weights = MatrixTiles<FORMAT>{chosen.matrix, chosen.rows, cols, groups};
-    work.image = image + (u64)blockIdx.y * TILE_BLOCKS * groups * BLOCK_BYTES;
+    work.image = image + (first / TILE_TOKENS * TILE_BLOCKS * groups + first % TILE_TOKENS / BLOCK_ROWS) * BLOCK_BYTES;
     work.pitch = TILE_BLOCKS * BLOCK_BYTES;
-    work.count = (int)(tokens - first < TILE_TOKENS ? tokens - first : TILE_TOKENS);
+    work.count = (int)(tokens - first < tile_tokens ? tokens - first : tile_tokens);
     work.groups = groups;
     work.cols = cols;
     work.first_tile = (blockIdx.x - chosen.first_block) * 8;
@@ -43,8 +43,8 @@ __device__ __forceinline__ void gemm(const GemmMatrices& matrices, u32 cols, con
 
 #define GEMM(name, wgmma, format)                                                                                             \
     extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                           \
-    name(const __grid_constant__ GemmMatrices matrices, u32 cols, const u8* image, u64 tokens) {                           \
-        gemm<wgmma, format>(matrices, cols, image, tokens);                                                                  \
+    name(const __grid_constant__ GemmMatrices matrices, u32 cols, const u8* image, u64 tokens, u32 tile_tokens) {          \
+        gemm<wgmma, format>(matrices, cols, image, tokens, tile_tokens);                                                     \
     }
 
 GEMM(gemm_int4_mma, false, INT4)

@@ -20,9 +20,12 @@ template <bool WGMMA, u32 FORMAT, int N, class Work> __device__ __forceinline__ 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
         __shared__ u64 full[WGMMA_STAGES], empty[WGMMA_STAGES];
         float acc[1][N / 8][4];
-        if constexpr (FORMAT != BF16)
+        if constexpr (FORMAT != BF16) {
+            // All of the block's weights at once: where few rows share them, a warp's own loads are too few to fill the memory's pipe.
+            if (threadIdx.x < 8) bulk_prefetch(work.tile(threadIdx.x), work.groups * RunWords<FORMAT>::GROUP_BYTES);
+            else if (threadIdx.x < 16) bulk_prefetch(work.scales(threadIdx.x - 8), work.groups * 32);
             integers_by_wgmma<FORMAT, N, WGMMA_STAGES>(acc, work.weight_rows(), work.image, work.pitch, blocks, work.groups, shared, full, empty);
-        else
+        } else
             bf16_by_wgmma<N>(acc, tile, work.cols, work.image, work.pitch, blocks, work.groups, shared);
         work.template finish<N>(acc, warp, 0, shared);
 #else
@@ -48,6 +51,17 @@ template <bool WGMMA, u32 FORMAT, class Work> __device__ __forceinline__ void ru
         multiply_block<WGMMA, FORMAT, 64>(work, shared);
     else
         multiply_block<WGMMA, FORMAT, 32>(work, shared);
+}
+
+// The same for at most 32 rows, by wgmma from integers: so narrow that several blocks fit a multiprocessor.
+template <u32 FORMAT, class Work> __device__ __forceinline__ void run_short_block(const Work& work) {
+    extern __shared__ __align__(1024) u8 shared[];
+    if (work.count > 16)
+        multiply_block<true, FORMAT, 32>(work, shared);
+    else if (work.count > 8)
+        multiply_block<true, FORMAT, 16>(work, shared);
+    else
+        multiply_block<true, FORMAT, 8>(work, shared);
 }
 
 // Where the tiles of a matrix in the layout of kernels/src/layout.rs begin.

@@ -133,8 +133,18 @@ __device__ __forceinline__ const float* bias_of(const u8* expert, u64 offset) {
     return offset ? (const float*)(expert + offset) : nullptr;
 }
 
+// How a block multiplies: by mma.sync, by wgmma, or by wgmma where no tile of the plan has more than 32 slots.
+enum class How { Mma, Wgmma, Short };
+
+template <How HOW, u32 FORMAT, class Work> __device__ __forceinline__ void run(const Work& work) {
+    if constexpr (HOW == How::Short)
+        run_short_block<FORMAT>(work);
+    else
+        run_block<HOW == How::Wgmma, FORMAT>(work);
+}
+
 // Grid: (2 ceil(rows / 128), tile bound). `rows` are the intermediate size, `cols` the hidden size. Offsets of biases are 0 where there are none.
-template <bool WGMMA, u32 FORMAT>
+template <How HOW, u32 FORMAT>
 __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols,
                                         const u32* plan, const u8* image, Activation form, u8* out, Status* status) {
     if (blockIdx.y >= plan[0]) return;
@@ -143,7 +153,7 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     if (!expert) return;
     const int groups = (cols + GROUP - 1) / GROUP, out_groups = (rows + GROUP - 1) / GROUP;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    typename Chosen<WGMMA && FORMAT != BF16, PairedGateUpWork<FORMAT>, GateUpWork<FORMAT>>::Type work;
+    typename Chosen<HOW != How::Mma && FORMAT != BF16, PairedGateUpWork<FORMAT>, GateUpWork<FORMAT>>::Type work;
 #else
     GateUpWork<FORMAT> work;
 #endif
@@ -160,11 +170,11 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     work.up_bias = bias_of(expert, up_bias);
     work.form = form;
     work.out = out + (u64)planned.first_block * out_groups * BLOCK_BYTES;
-    run_block<WGMMA, FORMAT>(work);
+    run<HOW, FORMAT>(work);
 }
 
 // Grid: (ceil(rows / 128), tile bound). `rows` are the hidden size, `cols` the intermediate size; out [slots, rows].
-template <bool WGMMA, u32 FORMAT>
+template <How HOW, u32 FORMAT>
 __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32 rows, u32 cols, const u32* plan, const u32* order,
                                      const u8* image, float* out, Status* status) {
     if (blockIdx.y >= plan[0]) return;
@@ -184,32 +194,34 @@ __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32
     work.first = planned.first;
     work.bias = bias_of(expert, bias);
     work.out = out;
-    run_block<WGMMA, FORMAT>(work);
+    run<HOW, FORMAT>(work);
 }
 
-#define GATE_UP(name, wgmma, format)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                           \
+#define GATE_UP(name, how, format)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, how == How::Short ? 2 : 1)                                   \
     name(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols, const u32* plan, const u8* image, \
          Activation form, u8* out, Status* status) {                                                                       \
-        gate_up<wgmma, format>(table, up_offset, gate_bias, up_bias, rows, cols, plan, image, form, out, status);            \
+        gate_up<how, format>(table, up_offset, gate_bias, up_bias, rows, cols, plan, image, form, out, status);            \
     }
 
-#define DOWN(name, wgmma, format)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                           \
+#define DOWN(name, how, format)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, how == How::Short ? 2 : 1)                                   \
     name(const u64* table, u64 offset, u64 bias, u32 rows, u32 cols, const u32* plan, const u32* order, const u8* image,   \
          float* out, Status* status) {                                                                                     \
-        down<wgmma, format>(table, offset, bias, rows, cols, plan, order, image, out, status);                               \
+        down<how, format>(table, offset, bias, rows, cols, plan, order, image, out, status);                               \
     }
 
-GATE_UP(gate_up_int4_mma, false, INT4)
-GATE_UP(gate_up_int8_mma, false, INT8)
-GATE_UP(gate_up_bf16_mma, false, BF16)
-GATE_UP(gate_up_int4_wgmma, true, INT4)
-GATE_UP(gate_up_int8_wgmma, true, INT8)
-GATE_UP(gate_up_bf16_wgmma, true, BF16)
-DOWN(down_int4_mma, false, INT4)
-DOWN(down_int8_mma, false, INT8)
-DOWN(down_bf16_mma, false, BF16)
-DOWN(down_int4_wgmma, true, INT4)
-DOWN(down_int8_wgmma, true, INT8)
-DOWN(down_bf16_wgmma, true, BF16)
+GATE_UP(gate_up_int4_mma, How::Mma, INT4)
+GATE_UP(gate_up_int8_mma, How::Mma, INT8)
+GATE_UP(gate_up_bf16_mma, How::Mma, BF16)
+GATE_UP(gate_up_int4_wgmma, How::Wgmma, INT4)
+GATE_UP(gate_up_int8_wgmma, How::Wgmma, INT8)
+GATE_UP(gate_up_bf16_wgmma, How::Wgmma, BF16)
+GATE_UP(gate_up_int4_short, How::Short, INT4)
+DOWN(down_int4_mma, How::Mma, INT4)
+DOWN(down_int8_mma, How::Mma, INT8)
+DOWN(down_bf16_mma, How::Mma, BF16)
+DOWN(down_int4_wgmma, How::Wgmma, INT4)
+DOWN(down_int8_wgmma, How::Wgmma, INT8)
+DOWN(down_bf16_wgmma, How::Wgmma, BF16)
+DOWN(down_int4_short, How::Short, INT4)

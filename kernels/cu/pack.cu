@@ -42,8 +42,9 @@ pack_slots(const float* x, u64 cols, u32 top_k, const u32* order, const u32* pla
                [=](u32 row) { return (u64)(order[tile.first + row] / top_k); });
 }
 
-// The tiles of a grouped GEMM from offsets [experts + 1], one block of 256 threads. Experts without slots have no tile.
-extern "C" __global__ void __launch_bounds__(256) grouped_plan(const u32* offsets, u32 experts, u32* plan) {
+// The tiles of a grouped GEMM, of up to `tile_slots` slots each (a multiple of 8, at most 128), from offsets [experts + 1]; one block of 256
+// threads. Experts without slots have no tile.
+extern "C" __global__ void __launch_bounds__(256) grouped_plan(const u32* offsets, u32 experts, u32 tile_slots, u32* plan) {
     __shared__ u32 tiles_before[256], blocks_before[256];
     // Each thread takes neighbouring experts; sums of threads are scanned, then each thread writes its own tiles.
     const u32 each = (experts + blockDim.x - 1) / blockDim.x;
@@ -51,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) grouped_plan(const u32* offset
     u32 tiles = 0, blocks = 0;
     for (u32 expert = begin; expert < end; expert++) {
         const u32 slots = offsets[expert + 1] - offsets[expert];
-        tiles += (slots + TILE_TOKENS - 1) / TILE_TOKENS;
+        tiles += (slots + tile_slots - 1) / tile_slots;
         blocks += (slots + BLOCK_ROWS - 1) / BLOCK_ROWS;
     }
     tiles_before[threadIdx.x] = tiles;
@@ -69,8 +70,8 @@ extern "C" __global__ void __launch_bounds__(256) grouped_plan(const u32* offset
     u32 tile = tiles_before[threadIdx.x] - tiles, block = blocks_before[threadIdx.x] - blocks;
     for (u32 expert = begin; expert < end; expert++) {
         const u32 last = offsets[expert + 1];
-        for (u32 first = offsets[expert]; first < last; first += TILE_TOKENS) {
-            const u32 count = min(last - first, TILE_TOKENS);
+        for (u32 first = offsets[expert]; first < last; first += tile_slots) {
+            const u32 count = min(last - first, tile_slots);
             plan_tiles(plan)[tile++] = PlanTile{expert, block, first, count};
             block += (count + BLOCK_ROWS - 1) / BLOCK_ROWS;
         }

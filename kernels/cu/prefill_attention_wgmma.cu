@@ -1,7 +1,7 @@
 // Causal attention of many queries over a BF16 KV cache by wgmma (Hopper): FlashAttention as its third form arranges it (arXiv
 // 2407.08608). Arithmetic and promises as in prefill_attention.cu, with tiles of a whole split.
 //
-// One warp brings tiles by the tensor copy engine; two warpgroups of 64 rows each multiply. A warpgroup issues the scores of tile j and the
+// One warp brings tiles by the tensor copy engine; two warpgroups of 64 rows each multiply, or one where rows are few. A warpgroup issues the scores of tile j and the
 // weighted values of tile j - 1 together, and does the softmax of j while the latter run; the two take turns to issue, so
 // that one's softmax also overlaps the other's products. Blocks are persistent: the copies of the next rows' tiles start
 // while the last rows end.
@@ -10,10 +10,8 @@
 #include "wgmma.cuh"
 
 constexpr u32 POSITIONS = SPLIT;  // of a tile: what a split holds of a head
-constexpr u32 CONSUMERS = 2;      // warpgroups that multiply
 constexpr u32 WARPGROUP = 128;
 constexpr u32 WARPGROUP_QUERIES = 64;
-constexpr u32 BLOCK_QUERIES = CONSUMERS * WARPGROUP_QUERIES;
 constexpr u32 STAGES = 2;
 constexpr u32 PANEL = 64;  // columns that a swizzle of 128 bytes spans
 
@@ -24,8 +22,9 @@ template <int HEAD_DIM> struct AttentionBytes {
     static constexpr u32 TILE = POSITIONS * HEAD_DIM * 2;
 };
 
-// Rows of one turn of a block.
-struct AttentionWork {
+// Rows of one turn of a block of so many warpgroups that multiply.
+template <u32 CONSUMERS> struct AttentionWork {
+    static constexpr u32 BLOCK_QUERIES = CONSUMERS * WARPGROUP_QUERIES;
     u32 kv_head, first_row, last_row, first_tile, last_tile;
 
     // The last rows have the most to do: they come first.
@@ -40,12 +39,13 @@ struct AttentionWork {
 };
 
 // Calls `visit` with the block's share of the work: every other round is dealt in reverse, which evens out the lengths.
-template <class Visit> __device__ __forceinline__ void for_each_work(const AttentionArgs& args, Visit visit) {
+template <u32 CONSUMERS, class Visit> __device__ __forceinline__ void for_each_work(const AttentionArgs& args, Visit visit) {
+    using Work = AttentionWork<CONSUMERS>;
     const u32 rows = args.tokens * (args.heads / args.kv_heads);
-    const u32 count = (rows + BLOCK_QUERIES - 1) / BLOCK_QUERIES * args.kv_heads;
+    const u32 count = (rows + Work::BLOCK_QUERIES - 1) / Work::BLOCK_QUERIES * args.kv_heads;
     for (u32 first = 0, round = 0; first < count; first += gridDim.x, round++) {
         const u32 index = first + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-        if (index < count) visit(AttentionWork(args, index));
+        if (index < count) visit(Work(args, index));
     }
 }
 
@@ -56,7 +56,7 @@ struct AttentionBarriers {
 };
 
 // Keys of tile j are brought before the values of tile j - 1, in the order in which they are used.
-template <int HEAD_DIM>
+template <int HEAD_DIM, u32 CONSUMERS>
 __device__ __forceinline__ void bring_tiles(const AttentionArgs& args, const TensorMap* key_map, const TensorMap* value_map,
                                             u32 keys, u32 values, AttentionBarriers& barriers) {
     constexpr u32 TILE = AttentionBytes<HEAD_DIM>::TILE;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void bring_tiles(const AttentionArgs& args, const Ten
         for (u32 x = 0; x < HEAD_DIM; x += PANEL)
             tensor_copy(values + stage * TILE + x / PANEL * (POSITIONS * 128), value_map, x, 0, block, &barriers.value_full[stage]);
     };
-    for_each_work(args, [&](const AttentionWork& work) {
+    for_each_work<CONSUMERS>(args, [&](const AttentionWork<CONSUMERS>& work) {
         for (u32 tile = work.first_tile; tile <= work.last_tile; tile++, brought++) {
             const u32 block = tile * args.kv_heads + work.kv_head, stage = brought % STAGES;
             barrier_wait(&barriers.key_empty[stage], ~(brought / STAGES) & 1);
@@ -85,7 +85,7 @@ __device__ __forceinline__ void bring_tiles(const AttentionArgs& args, const Ten
 // A warpgroup's queries as BF16, in panels of 64 dimensions [64 rows][128 bytes], swizzled by 128 bytes. The keys of a tile lie in memory as
 // [dimension][16 positions], and the copy swizzles them by 128 bytes too; wgmma reads them as swizzled by 32 bytes, which finds in
 // dimension d the keys of d ^ (d / 8 % 4). Queries are put in the same order.
-template <int HEAD_DIM> __device__ __forceinline__ void bring_queries(const AttentionArgs& args, const AttentionWork& work, u32 first, u32 to) {
+template <int HEAD_DIM, class Work> __device__ __forceinline__ void bring_queries(const AttentionArgs& args, const Work& work, u32 first, u32 to) {
     constexpr u32 CHUNKS = HEAD_DIM / 8;
     const u32 group = args.heads / args.kv_heads;
     for (u32 piece = threadIdx.x % WARPGROUP; piece < WARPGROUP_QUERIES * CHUNKS; piece += WARPGROUP) {
@@ -208,7 +208,7 @@ template <int HEAD_DIM> __device__ __forceinline__ void clear_values(u32 values,
     named_sync(barrier, WARPGROUP);
 }
 
-template <int HEAD_DIM>
+template <int HEAD_DIM, u32 CONSUMERS>
 __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpgroup, u32 queries, u32 keys, u32 values,
                                             AttentionBarriers& barriers) {
     constexpr u32 TILE = AttentionBytes<HEAD_DIM>::TILE;
@@ -219,14 +219,16 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
     const Operand query_operand(queries, 16, 1024, 1);
     // Barriers: whose turn it is to issue, and one of each warpgroup's own.
     const u32 my_turn = 1 + warpgroup, other_turn = 2 - warpgroup, own = 3 + warpgroup;
-    if (warpgroup == 1) named_arrive(other_turn, CONSUMERS * WARPGROUP);
+    const auto take_turn = [&] { if (CONSUMERS > 1) named_sync(my_turn, CONSUMERS * WARPGROUP); };
+    const auto give_turn = [&] { if (CONSUMERS > 1) named_arrive(other_turn, CONSUMERS * WARPGROUP); };
+    if (warpgroup == 1) give_turn();
     u32 used = 0;  // tiles
     const auto await = [&](u64* full, u32 count) { barrier_wait(&full[count % STAGES], count / STAGES & 1); };
     const auto release = [&](u64* empty, u32 count) {
         __syncwarp();
         if (lane == 0) barrier_arrive(&empty[count % STAGES]);
     };
-    for_each_work(args, [&](const AttentionWork& work) {
+    for_each_work<CONSUMERS>(args, [&](const AttentionWork<CONSUMERS>& work) {
         State state;
         const u32 first_row = work.first_row + warpgroup * WARPGROUP_QUERIES;
         named_sync(own, WARPGROUP);  // every warp is done with the last queries
@@ -266,13 +268,13 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
         if (work.first_tile < work.last_tile) await(barriers.key_full, used + 1);
         for (u32 tile = work.first_tile + 1; tile <= work.last_tile; tile++) {
             used++;
-            named_sync(my_turn, CONSUMERS * WARPGROUP);
+            take_turn();
             wgmma_fence();
             state.multiply_keys(query_operand, keys + used % STAGES * TILE);
             await(barriers.value_full, used - 1);
             wgmma_fence();
             state.multiply_values(values + (used - 1) % STAGES * TILE);
-            named_arrive(other_turn, CONSUMERS * WARPGROUP);
+            give_turn();
             wgmma_wait<1>();
             release(barriers.key_empty, used);
             softmax(tile);
@@ -308,12 +310,12 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& args, u32 warpg
         }
     });
     // The other's last arrival.
-    if (warpgroup == 0) named_sync(my_turn, CONSUMERS * WARPGROUP);
+    if (warpgroup == 0) take_turn();
 }
 
 #endif
 
-template <int HEAD_DIM>
+template <int HEAD_DIM, u32 CONSUMERS>
 __device__ __forceinline__ void attend(const TensorMap& key_map, const TensorMap& value_map, const AttentionArgs& args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using Bytes = AttentionBytes<HEAD_DIM>;
@@ -335,12 +337,12 @@ __device__ __forceinline__ void attend(const TensorMap& key_map, const TensorMap
     }
     __syncthreads();
     if (warpgroup == CONSUMERS) {
-        fewer_registers<24>();
+        if constexpr (CONSUMERS > 1) fewer_registers<24>();
         if (threadIdx.x == CONSUMERS * WARPGROUP)
-            bring_tiles<HEAD_DIM>(args, &key_map, &value_map, keys, values, barriers);
+            bring_tiles<HEAD_DIM, CONSUMERS>(args, &key_map, &value_map, keys, values, barriers);
     } else {
-        more_registers<240>();
-        attend_rows<HEAD_DIM>(args, warpgroup, queries + warpgroup * Bytes::QUERIES, keys, values, barriers);
+        if constexpr (CONSUMERS > 1) more_registers<240>();
+        attend_rows<HEAD_DIM, CONSUMERS>(args, warpgroup, queries + warpgroup * Bytes::QUERIES, keys, values, barriers);
     }
 #else
     __trap();  // a launcher's error: these kernels are Hopper's
@@ -349,12 +351,15 @@ __device__ __forceinline__ void attend(const TensorMap& key_map, const TensorMap
 
 // Grid: at most as many blocks as the device has multiprocessors. Maps: of rows of 64 positions and dimensions, [block of the cache]
 // [2 head_dim] rows of keys, [block][128 positions][head_dim / 64] of values.
-#define ATTENTION(head_dim)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)                                            \
-    prefill_attention_wgmma_##head_dim(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,    \
-                                       const __grid_constant__ AttentionArgs args) {                                       \
-        attend<head_dim>(keys, values, args);                                                                               \
+#define ATTENTION(name, head_dim, consumers)                                                                                  \
+    extern "C" __global__ void __launch_bounds__((consumers + 1) * WARPGROUP, 1)                                            \
+    name(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,                                  \
+         const __grid_constant__ AttentionArgs args) {                                                                     \
+        attend<head_dim, consumers>(keys, values, args);                                                                    \
     }
 
-ATTENTION(64)
-ATTENTION(128)
+ATTENTION(prefill_attention_wgmma_64, 64, 2)
+ATTENTION(prefill_attention_wgmma_128, 128, 2)
+// Half the rows a block: where rows are so few that blocks of twice as many would leave multiprocessors idle.
+ATTENTION(prefill_attention_short_64, 64, 1)
+ATTENTION(prefill_attention_short_128, 128, 1)

@@ -25,9 +25,12 @@ struct Operand {
 };
 
 #define D1(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define D4(i) D1(i), D1(i + 1), D1(i + 2), D1(i + 3)
+#define D2(i) D1(i), D1(i + 1)
+#define D4(i) D2(i), D2(i + 2)
 #define D8(i) D4(i), D4(i + 4)
 #define D16(i) D8(i), D8(i + 8)
+#define D1_NAMES "%0, %1, %2, %3"
+#define D2_NAMES "%0, %1, %2, %3, %4, %5, %6, %7"
 #define D4_NAMES \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define D8_NAMES \
@@ -58,6 +61,8 @@ struct Operand {
                      : "l"(a_operand), "l"(b_operand), "r"(accumulate), "n"(TRANSPOSED));                                   \
     }
 
+WGMMA(1, 8, 4, 5, 6, 7, 8, 9, 10)
+WGMMA(2, 16, 8, 9, 10, 11, 12, 13, 14)
 WGMMA(4, 32, 16, 17, 18, 19, 20, 21, 22)
 WGMMA(8, 64, 32, 33, 34, 35, 36, 37, 38)
 WGMMA(16, 128, 64, 65, 66, 67, 68, 69, 70)

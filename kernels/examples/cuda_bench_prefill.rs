@@ -1,6 +1,6 @@
 //! Rates of the tensor-core kernels in the shape of Qwen3-30B-A3B on this machine's first CUDA device:
-//! `cargo run --release -p assay-kernels --example cuda_bench_prefill [-- PEAK]`, PEAK being the device's BF16 rate in TFLOP/s (788 by
-//! default: an H200's, measured by a product of 8192 x 8192 x 8192).
+//! `cargo run --release -p assay-kernels --example cuda_bench_prefill [-- [PEAK] [short]]`, PEAK being the device's BF16 rate in TFLOP/s (788 by
+//! default: an H200's, measured by a product of 8192 x 8192 x 8192). With `short` only what a message behind a long conversation takes.
 //!
 //! Each figure is the median of 15 launches timed by events, over buffers that together exceed the level-2 cache.
 #![allow(clippy::unwrap_used)]
@@ -274,13 +274,23 @@ fn attention(bench: &Bench, format: KvFormat, past: usize, tokens: usize) {
 }
 
 fn main() {
-    let peak = std::env::args().nth(1).map_or(788.0, |peak| peak.parse().unwrap());
+    let (words, numbers): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|word| word == "short");
+    let peak = numbers.first().map_or(788.0, |peak| peak.parse().unwrap());
     let cuda = Cuda::open(0).unwrap();
     println!("{}, percentages of {peak} TFLOP/s", cuda.properties().name);
     let raw = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
     // SAFETY: just created, never destroyed.
     let stream = unsafe { Stream::from_raw(raw) };
     let bench = Bench { cuda, stream, raw, peak, allocated: RefCell::default() };
+    for tokens in [16, 96, 256] {
+        experts(&bench, MatrixFormat::Int4, tokens);
+        projections(&bench, MatrixFormat::Int4, tokens);
+        dense(&bench, MatrixFormat::Int4, tokens, HIDDEN, HEADS * HEAD_DIM);
+        attention(&bench, KvFormat::Bf16, 10_000, tokens);
+    }
+    if !words.is_empty() {
+        return;
+    }
     for tokens in [512, 2048, 8192] {
         experts(&bench, MatrixFormat::Int4, tokens);
     }

@@ -68,7 +68,8 @@ fn a_completion_is_what_the_engine_says() {
 fn sampling_is_a_function_of_the_seed() {
     let server = Server::start();
     let sample_with = |seed: i64, logprobs: Option<usize>| {
-        let how = json!({"temperature": 1.0, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": seed, "logprobs": logprobs});
+        let how =
+            json!({"temperature": 1.0, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": seed, "logprobs": logprobs});
         server.post(COMPLETIONS, &completion(how)).text()
     };
     let sample = |seed: i64| sample_with(seed, None);

@@ -5,7 +5,7 @@
 pub struct FaultPlan {
     /// The nth allocation answers out of memory.
     pub fail_allocation: Option<u64>,
-    /// The nth copy from the host bank fails.
+    /// The nth copy to the device fails, be it of experts or of [`super::Device::begin_uploads`].
     pub fail_copy: Option<u64>,
     /// The nth recorded event never fires.
     pub lose_event: Option<u64>,

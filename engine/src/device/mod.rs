@@ -78,6 +78,32 @@ pub struct LinkCounters {
     pub modelled_s: f64,
 }
 
+/// Host memory that is to be copied to the device.
+#[derive(Clone)]
+pub struct Upload {
+    /// Where it lies.
+    pub source: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    /// Which bytes of that.
+    pub range: Range<usize>,
+    /// As many bytes of the device.
+    pub to: Span<u8>,
+}
+
+impl Upload {
+    /// The bytes; none where the range is not in the source.
+    pub fn bytes(&self) -> &[u8] {
+        (*self.source).as_ref().get(self.range.clone()).unwrap_or_default()
+    }
+    /// Refuses a range that is not in its source, or not as long as its destination.
+    ///
+    /// # Errors
+    /// `Length`.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        let (expected, found) = (self.to.size(), self.bytes().len() as u64);
+        if expected == found { Ok(()) } else { Err(DeviceError::Length { what: "upload", expected, found }) }
+    }
+}
+
 /// What of the budget the driver has, and not the engine's arena. Bytes, as the driver's gauge of the whole card sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overhead {
@@ -239,6 +265,21 @@ pub trait Device {
     fn upload(&mut self, bytes: &[u8], to: Span<u8>) -> Result<(), DeviceError>;
     /// Waits for the compute stream, then copies device memory to the host.
     fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError>;
+    /// Starts copying groups of host memory to the device in their order, once the compute stream is done. A device may go on behind
+    /// the caller: what reads or writes a group's destinations is queued behind [`Device::await_upload`]. Groups that are still
+    /// under way from an earlier call are waited for and forgotten.
+    fn begin_uploads(&mut self, groups: Vec<Vec<Upload>>) -> Result<(), DeviceError> {
+        groups.iter().flatten().try_for_each(|upload| self.upload(upload.bytes(), upload.to))
+    }
+    /// Waits until the first groups of the last [`Device::begin_uploads`], up to and with `group`, are there for whatever is queued from
+    /// now on. Says the same again, an error too.
+    fn await_upload(&mut self, _group: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    /// [`Device::download`] of much at once.
+    fn download_all(&mut self, pieces: Vec<(Span<u8>, &mut [u8])>) -> Result<(), DeviceError> {
+        pieces.into_iter().try_for_each(|(from, to)| self.download(from, to))
+    }
     /// Queues a kernel on the compute stream.
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError>;
     /// Queues kernels in their order, which a device may do with fewer launches. What one of them writes and a later one of them
@@ -318,6 +359,15 @@ impl Device for Box<dyn Device> {
     }
     fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError> {
         (**self).download(from, to)
+    }
+    fn begin_uploads(&mut self, groups: Vec<Vec<Upload>>) -> Result<(), DeviceError> {
+        (**self).begin_uploads(groups)
+    }
+    fn await_upload(&mut self, group: usize) -> Result<(), DeviceError> {
+        (**self).await_upload(group)
+    }
+    fn download_all(&mut self, pieces: Vec<(Span<u8>, &mut [u8])>) -> Result<(), DeviceError> {
+        (**self).download_all(pieces)
     }
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
         (**self).launch(kernel, how)

@@ -45,6 +45,7 @@ impl<D: Device> Engine<D> {
 
     fn decode_as(&mut self, token: u32, choice: Option<Choice>) -> Result<u32, EngineError> {
         self.check_tokens(&[token])?;
+        self.finish_restoring()?;
         self.trace_step(trace::Phase::Decode, &[token])?;
         self.residency.begin_token();
         let decoded = match (self.cold_path, &self.tracer) {

@@ -80,6 +80,8 @@ pub struct Engine<D: Device> {
     position: usize,
     /// The tokens at `0 .. position`.
     sequence: Sequence,
+    /// While kept rows may still be on their way: how many tokens the device held without them.
+    restoring: Option<usize>,
     /// Routes counted while observing, `[moe layer][expert]`.
     observed: Option<Vec<Vec<u64>>>,
     /// Routes of decode while recording.
@@ -183,6 +185,7 @@ impl<D: Device> Engine<D> {
             run_low_water: u64::MAX,
             position: 0,
             sequence: Sequence::default(),
+            restoring: None,
             observed: None,
             recorded: None,
             interrupt: None,

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use super::calibrate::Calibration;
 use super::layer::Addresses;
 use super::low_water::Phase;
 use super::{Engine, Tokens};
@@ -45,7 +46,7 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     /// An empty prompt, a token out of the vocabulary, a full context, out of memory at the smallest chunk, a logit that is
-    /// not a number, device errors. After an error the sequence is as long as before.
+    /// not a number, device errors. After an error the sequence is as long as before, without what was being restored.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<u32, EngineError> {
         self.prefill_with(tokens, 0, None)
     }
@@ -82,11 +83,14 @@ impl<D: Device> Engine<D> {
                 }
                 Err(error) => {
                     self.recover(borrowed);
+                    self.forget_restored();
                     self.note(Phase::Prefill);
                     return Err(error);
                 }
             }
         };
+        // Every layer has waited for its rows.
+        self.restoring = None;
         self.position += tokens.len();
         self.sequence.append_prefilled(tokens);
         self.recorded.iter_mut().for_each(|recorded| recorded.prefilled(tokens.len()));
@@ -99,7 +103,8 @@ impl<D: Device> Engine<D> {
     /// Gives soft slots back until the measured requirement of this prompt is free.
     fn make_room(&mut self, tokens: usize) -> Result<(), EngineError> {
         let Some(calibration) = &self.calibration else { return Ok(()) };
-        let wanted = calibration.prefill_requirement(tokens) + self.options.margin_bytes;
+        let measured = calibration.prefill_requirement(tokens);
+        let wanted = measured.saturating_sub(self.less_than_a_chunk(calibration, tokens)) + self.options.margin_bytes;
         if self.device.free_bytes() < wanted && self.residency.soft_slots() > 0 {
             // Copies into the slots may still be under way.
             self.device.synchronize()?;
@@ -109,6 +114,13 @@ impl<D: Device> Engine<D> {
             self.device.free(buffer);
         }
         Ok(())
+    }
+
+    /// By how much the activations of a prompt that is shorter than the shortest one measured are smaller: its experts are as many, but each
+    /// soft slot that it takes crosses the link twice, once for the prompt and once to come back.
+    fn less_than_a_chunk(&self, calibration: &Calibration, tokens: usize) -> u64 {
+        let activations = |tokens: usize| self.plan.prefill_bytes(tokens, calibration.chunk, 0);
+        activations(calibration.short.tokens).saturating_sub(activations(tokens))
     }
 
     fn attempt(
@@ -258,6 +270,7 @@ impl<D: Device> Engine<D> {
         }
         let mut moe_layers = 0;
         for index in group.layers.clone() {
+            self.await_rows(index)?;
             let workspace = (&memory.workspace, self.plan.prefill);
             let pass = self.pass(index, (&spec, tracer.as_deref()), workspace, x, first_position);
             pass.attention(&mut self.device)?;

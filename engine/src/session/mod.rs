@@ -1,7 +1,7 @@
 //! Sessions: requests that begin as an earlier one did do not compute that beginning again.
 //!
 //! - [`turn`]: a request from reservation to commit; `Sessions` (this file): what joins it with an engine
-//! - [`store`]: what is kept in host memory, by a limit; [`tree`]: how; [`memory`]: how much is left
+//! - [`store`]: what is kept in host memory, by a limit; [`tree`]: how; [`rows`]: in which memory; [`memory`]: how much is left
 //!
 //! **What is reused is a function of the token ids alone.** Only rows that prefill wrote, at their absolute positions, are reused:
 //! rows that decode wrote are prefilled again together with the next message, because prefill need not give a row the bits that
@@ -13,6 +13,7 @@
 //! together with the evictions it needs. Dropping a [`Turn`] or a [`Pending`] at any time leaves what is kept as it was.
 
 mod memory;
+mod rows;
 mod store;
 mod sync;
 mod tree;
@@ -31,6 +32,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::options::Precision;
 pub use memory::headroom;
+use rows::Rows;
 pub use store::{Store, StoreOptions, StoreUsage};
 use sync::{AtomicBool, Ordering};
 use tree::{Block, SPLIT, shared};
@@ -135,6 +137,8 @@ impl Sessions {
         most: usize,
     ) -> Result<Turn, SessionError> {
         let Some(last) = tokens.len().checked_sub(1) else { return Err(EngineError::EmptyPrompt.into()) };
+        // A restoration for a request that was dropped; if it failed, its rows are forgotten, and nobody waits for them.
+        let _ = engine.finish_restoring();
         let key = Key { signature: self.signature.clone(), scope: scope.clone() };
         let most = most.min(last);
         let (usable, computed) = self.usable(engine, scope, tokens);
@@ -197,28 +201,17 @@ impl Sessions {
     }
 }
 
-/// Copies the splits that hold positions from `active` on; the bytes. The sequence is then the first `found.tokens` of `tokens`.
+/// Starts copying the splits that hold positions from `active` on; the bytes. The sequence is then the first `found.tokens` of `tokens`.
 fn restore<D: Device>(
     engine: &mut Engine<D>,
     tokens: &[u32],
     found: &tree::Found,
     active: usize,
 ) -> Result<u64, SessionError> {
-    let mut bytes = 0;
-    let mut copy = || {
-        for (split, block) in found.blocks.iter().enumerate().skip(active / SPLIT) {
-            engine.restore_split(split, &block.bytes)?;
-            bytes += block.bytes.len() as u64;
-        }
-        engine.resume(&tokens[..found.tokens])
-    };
-    match copy() {
-        Ok(()) => Ok(bytes),
-        Err(error) => {
-            engine.abandon_restore();
-            Err(error.into())
-        }
-    }
+    let first = active / SPLIT;
+    let blocks = &found.blocks[first..];
+    engine.restore(&tokens[..found.tokens], first, blocks)?;
+    Ok(blocks.iter().map(|block| block.bytes.len() as u64).sum())
 }
 
 /// Blocks of the whole request: those that are kept already, and copies of the others. None where there is no memory for them.
@@ -236,19 +229,13 @@ fn save<D: Device>(
     if !store.has_room((missing * split_bytes) as u64) {
         return Ok((Vec::new(), 0));
     }
-    let mut chain = Vec::with_capacity(tokens.len().div_ceil(SPLIT));
-    for (split, part) in parts {
-        if let Some(block) = is_kept(split, part) {
-            chain.push(block.clone());
-            continue;
-        }
-        let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(split_bytes).is_err() {
-            return Ok((Vec::new(), 0));
-        }
-        bytes.resize(split_bytes, 0);
-        engine.save_split(split, &mut bytes)?;
-        chain.push(Arc::new(Block { tokens: part.into(), bytes: bytes.into_boxed_slice() }));
+    let mut copies = Vec::with_capacity(missing);
+    for (split, part) in parts.clone().filter(|&(split, part)| is_kept(split, part).is_none()) {
+        let Ok(bytes) = Rows::new(split_bytes) else { return Ok((Vec::new(), 0)) };
+        copies.push((split, Block { tokens: part.into(), bytes }));
     }
+    engine.save_splits(copies.iter_mut().map(|(split, block)| (*split, block.bytes.bytes_mut())))?;
+    let mut copies = copies.into_iter().map(|(_, block)| Arc::new(block));
+    let chain = parts.filter_map(|(split, part)| is_kept(split, part).cloned().or_else(|| copies.next())).collect();
     Ok((chain, (missing * split_bytes) as u64))
 }

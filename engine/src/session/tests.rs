@@ -28,9 +28,14 @@ fn tokens(first: u32, len: usize) -> Vec<u32> {
 
 /// Blocks whose bytes say which tokens they are of.
 fn chain(tokens: &[u32]) -> Vec<Arc<Block>> {
-    let bytes = |end: usize| tokens[..end].iter().flat_map(|id| id.to_le_bytes()).collect();
+    let rows = |end: usize| {
+        let bytes: Vec<u8> = tokens[..end].iter().flat_map(|id| id.to_le_bytes()).collect();
+        let mut rows = Rows::new(bytes.len()).unwrap();
+        rows.bytes_mut().copy_from_slice(&bytes);
+        rows
+    };
     let blocks = tokens.chunks(SPLIT).enumerate();
-    blocks.map(|(i, part)| Arc::new(Block { tokens: part.into(), bytes: bytes(i * SPLIT + part.len()) })).collect()
+    blocks.map(|(i, part)| Arc::new(Block { tokens: part.into(), bytes: rows(i * SPLIT + part.len()) })).collect()
 }
 
 const AMPLE: u64 = u64::MAX;
@@ -116,7 +121,8 @@ fn request(store: &Arc<Store>, key: &Key, tokens: &[u32], delivered: bool) {
     // What was reserved is whole, whatever others evict meanwhile.
     let whole = chain(tokens);
     for (block, expected) in found.blocks.iter().zip(&whole) {
-        assert!(expected.bytes.starts_with(&block.bytes) || block.bytes.starts_with(&expected.bytes));
+        let (expected, found) = (expected.bytes.bytes(), block.bytes.bytes());
+        assert!(expected.starts_with(found) || found.starts_with(expected));
     }
     if delivered {
         pending.commit();

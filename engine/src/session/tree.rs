@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Key;
+use super::rows::Rows;
 
 /// Tokens of a full node: one split of the KV cache.
 pub(super) const SPLIT: usize = assay_kernels::contract::SPLIT;
@@ -26,12 +27,18 @@ fn cost(bytes: usize, tokens: usize) -> u64 {
 }
 
 /// The rows of up to a split's tokens.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Block {
     /// 1 to [`SPLIT`] tokens.
     pub(super) tokens: Box<[u32]>,
     /// One split of every layer, layers in order. Rows of positions after the tokens are never read.
-    pub(super) bytes: Box<[u8]>,
+    pub(super) bytes: Rows,
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.bytes()
+    }
 }
 
 impl Block {

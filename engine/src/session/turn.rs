@@ -18,7 +18,8 @@ pub enum Source {
     Restored,
 }
 
-/// A reservation: the device holds the first [`Turn::reused`] tokens of the request, and nothing that is kept has changed.
+/// A reservation: the device holds the first [`Turn::reused`] tokens of the request, or will when prefill needs them, and nothing that is
+/// kept has changed.
 ///
 /// The caller prefills [`Turn::rest`], decodes, and hands it to [`super::Sessions::finish`]. Dropping it is a rollback.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub struct Turn {
     pub recomputed: usize,
     /// Where the reused rows were.
     pub source: Source,
-    /// Seconds that copying took.
+    /// Seconds before prefill could begin, where copying goes on beside it.
     pub restore_s: f64,
 }
 

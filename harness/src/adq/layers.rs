@@ -25,7 +25,7 @@ const SECONDS: f64 = 900.0;
 ///
 /// # Errors
 /// When the process cannot be started.
-pub fn fidelity(config: &ConfigArgs) -> anyhow::Result<(VerdictRow, Value)> {
+pub fn fidelity(config: &ConfigArgs, repository: &Repository) -> anyhow::Result<(VerdictRow, Value)> {
     let output = Command::new("/proc/self/exe")
         .arg0("assay")
         .arg("reference-test")
@@ -39,6 +39,8 @@ pub fn fidelity(config: &ConfigArgs) -> anyhow::Result<(VerdictRow, Value)> {
     if verdicts.is_empty() {
         let said = String::from_utf8_lossy(&output.stderr);
         let last = said.lines().next_back().unwrap_or("it said nothing");
+        // A record says nothing of where the repository lies.
+        let last = last.replace(&format!("{}/", repository.path("").display().to_string().trim_end_matches('/')), "");
         return Ok((row(FIDELITY, Verdict::Incomplete, format!("not run: {last}")), answer));
     }
     let lengths: Vec<u64> = answer["prompts"]

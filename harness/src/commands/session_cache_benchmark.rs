@@ -21,16 +21,16 @@ use serde_json::json;
 const EXAMPLES: &str = "\
 Examples:
   assay session-cache-benchmark tiny-moe
+  assay session-cache-benchmark tiny-moe --conversations 1
   assay session-cache-benchmark tiny-moe-long --first 10000 --output json";
 
-const CONVERSATIONS: usize = 2;
 const TURNS: usize = 4;
 const PHASES: [&str; 3] = ["off", "on", "off again"];
 
 /// What reuse of earlier state saves, and what keeping it costs
 ///
 /// Two conversations out of two books, four turns each, take turns: with the cache off, on, and off again. Every switch restores
-/// a conversation. Answers must be the same in all three. Times are the engine's own; every sample is kept.
+/// a conversation; a conversation by itself goes on from what is still on the device. Answers must be the same in all three. Times are the engine's own; every sample is kept.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SessionCacheBenchmark {
@@ -45,6 +45,9 @@ pub struct SessionCacheBenchmark {
     /// Tokens of each answer
     #[arg(long, default_value_t = 32, value_name = "TOKENS")]
     answer: usize,
+    /// Conversations that take turns
+    #[arg(long, default_value_t = 2, value_name = "COUNT")]
+    conversations: usize,
     /// Prompt set that texts are cut from
     #[arg(long, value_enum, default_value = "packaged", value_name = "SET")]
     prompts: PromptSet,
@@ -64,7 +67,8 @@ struct Figures {
     workload_off_again_s: f64,
     restores: usize,
     restored_bytes: u64,
-    restore_s: Estimate,
+    /// Before prefill could begin; copying goes on beside it.
+    restore_s: Option<Estimate>,
     saves: usize,
     saved_bytes: u64,
     save_s: Estimate,
@@ -75,6 +79,7 @@ struct Figures {
 impl SessionCacheBenchmark {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         ensure!(self.first > 0 && self.message > 0 && self.answer > 0, "prompts, messages and answers have tokens");
+        ensure!(self.conversations > 0, "there is no conversation");
         let repository = Repository::find()?;
         let loaded = self.config.load(&repository)?;
         let needed = self.first + (TURNS - 1) * self.message + TURNS * self.answer;
@@ -85,7 +90,7 @@ impl SessionCacheBenchmark {
         let mut runtime = Runtime::start(loaded, &repository)?;
         let script = self.script(&corpus, &runtime.tokenizer()?)?;
         let (timing, mut log, sha256) = (Run::timing_off(), RunLog::default(), runtime.opened.folder.sha256());
-        let runs = PHASES.len() * CONVERSATIONS * TURNS;
+        let runs = PHASES.len() * self.conversations * TURNS;
         let progress = Progress::start("conversing", runs as u64, "turns");
         let (mut phases, mut watch) = (Vec::new(), Watch::start(device));
         for phase in PHASES {
@@ -96,7 +101,7 @@ impl SessionCacheBenchmark {
         let seen = watch.finish();
         drop(progress);
         let figures = figures(&phases)?;
-        let verdicts = verdicts(&phases, &figures);
+        let verdicts = self.verdicts(&phases, &figures);
         let inputs = IdentityInputs::of_corpus(&corpus);
         let identity = runtime.opened.identity(&repository, runtime.heatmap.as_ref(), inputs)?;
         let body = self.body(&phases)?;
@@ -104,7 +109,8 @@ impl SessionCacheBenchmark {
         let evidence = record_seen(&repository, draft, verdicts.clone(), &log, seen.observations())?;
         let turns: Vec<&Turn> = phases.iter().flatten().collect();
         let json = json!({
-            "config": runtime.opened.loaded.name, "first": self.first, "message": self.message, "answer": self.answer,
+            "config": runtime.opened.loaded.name, "conversations": self.conversations,
+            "first": self.first, "message": self.message, "answer": self.answer,
             "figures": figures, "turns": turns, "identity": identity, "verdicts": verdicts, "evidence": evidence,
         });
         let answer = answer(&json, &runtime.opened.loaded.name, &phases, &figures, &verdicts)?;
@@ -117,19 +123,20 @@ impl SessionCacheBenchmark {
         let cutter = PromptCutter::new(corpus, tokenizer);
         let cut = |prompt_use, tokens, nth| anyhow::Ok(cutter.cut(prompt_use, tokens, nth)?.tokens);
         let mut script = Script { first: Vec::new(), messages: Vec::new(), answer: self.answer };
-        for conversation in 0..CONVERSATIONS {
+        for conversation in 0..self.conversations {
             script.first.push(cut(PromptUse::Timed, self.first, conversation)?);
             let messages =
-                (1..TURNS).map(|turn| cut(PromptUse::WarmUp, self.message, turn * CONVERSATIONS + conversation));
+                (1..TURNS).map(|turn| cut(PromptUse::WarmUp, self.message, turn * self.conversations + conversation));
             script.messages.push(messages.collect::<anyhow::Result<_>>()?);
         }
         Ok(script)
     }
 
     fn body(&self, phases: &[Vec<Turn>]) -> anyhow::Result<SpeedBody> {
+        let continued = if self.restores() { Measure::ContinuedFirstToken } else { Measure::ActiveFirstToken };
         let rows = [
             (Measure::FreshFirstToken, first_tokens(&phases[0])),
-            (Measure::ContinuedFirstToken, first_tokens(&phases[1])),
+            (continued, first_tokens(&phases[1])),
             (Measure::SessionSave, phases[1].iter().map(|turn| turn.save_s).collect()),
         ];
         let row = |(measure, seconds): (Measure, Vec<f64>)| {
@@ -148,6 +155,36 @@ impl SessionCacheBenchmark {
             startup_s: Default::default(),
         })
     }
+
+    /// Whether every continuation finds another conversation on the device.
+    fn restores(&self) -> bool {
+        self.conversations > 1
+    }
+
+    fn verdicts(&self, phases: &[Vec<Turn>], figures: &Figures) -> Vec<VerdictRow> {
+        let row = |row: &str, verdict, reason| VerdictRow { row: row.to_owned(), verdict, reason };
+        let answers = |turns: &'_ [Turn]| turns.iter().map(|turn| turn.answer.clone()).collect::<Vec<_>>();
+        let (off, on, again) = (answers(&phases[0]), answers(&phases[1]), answers(&phases[2]));
+        let equal = off == on && off == again;
+        let reused = phases[1].iter().filter(|turn| turn.reused_tokens > 0).count();
+        let (what, found) =
+            if self.restores() { ("restorations", figures.restores) } else { ("continuations on the device", reused) };
+        let expected = self.conversations * (TURNS - 1);
+        vec![
+            match equal {
+                true => row("answers", Verdict::Pass, format!("{} answers, the same in all three phases", on.len())),
+                false => row("answers", Verdict::Fail, "an answer depends on the cache".to_owned()),
+            },
+            match found >= expected {
+                true => row("reuse", Verdict::Pass, format!("{found} {what}")),
+                false => row(
+                    "reuse",
+                    Verdict::Incomplete,
+                    format!("{found} {what}, expected {expected}: host memory was short"),
+                ),
+            },
+        ]
+    }
 }
 
 /// Of the turns that continue something.
@@ -161,7 +198,8 @@ fn figures(phases: &[Vec<Turn>]) -> anyhow::Result<Figures> {
     let of = |each: fn(&Turn) -> f64, turns: &[&Turn]| median(&turns.iter().map(|turn| each(turn)).collect::<Vec<_>>());
     let restored: Vec<&Turn> = on.iter().filter(|turn| turn.restored_bytes > 0).collect();
     let saved: Vec<&Turn> = on.iter().filter(|turn| turn.saved_bytes > 0).collect();
-    ensure!(!restored.is_empty() && !saved.is_empty(), "nothing was kept or restored: host memory is too short for it");
+    ensure!(!saved.is_empty(), "nothing was kept: host memory is too short for it");
+    let restore_s = if restored.is_empty() { None } else { Some(of(|turn| turn.restore_s, &restored)?) };
     // What brackets the turns with the cache on, turn by turn.
     let bracket: Vec<f64> =
         first_tokens(off).iter().zip(first_tokens(again)).map(|(before, after)| (before * after).sqrt()).collect();
@@ -174,34 +212,12 @@ fn figures(phases: &[Vec<Turn>]) -> anyhow::Result<Figures> {
         workload_off_again_s: whole(again),
         restores: restored.len(),
         restored_bytes: restored.iter().map(|turn| turn.restored_bytes).sum(),
-        restore_s: of(|turn| turn.restore_s, &restored)?,
+        restore_s,
         saves: saved.len(),
         saved_bytes: saved.iter().map(|turn| turn.saved_bytes).sum(),
         save_s: of(|turn| turn.save_s, &saved)?,
         save_share_max: saved.iter().map(|turn| turn.save_s / turn.whole_s).fold(0.0, f64::max),
     })
-}
-
-fn verdicts(phases: &[Vec<Turn>], figures: &Figures) -> Vec<VerdictRow> {
-    let row = |row: &str, verdict, reason| VerdictRow { row: row.to_owned(), verdict, reason };
-    let answers = |turns: &'_ [Turn]| turns.iter().map(|turn| turn.answer.clone()).collect::<Vec<_>>();
-    let (off, on, again) = (answers(&phases[0]), answers(&phases[1]), answers(&phases[2]));
-    let equal = off == on && off == again;
-    let expected = CONVERSATIONS * (TURNS - 1);
-    vec![
-        match equal {
-            true => row("answers", Verdict::Pass, format!("{} answers, the same in all three phases", on.len())),
-            false => row("answers", Verdict::Fail, "an answer depends on the cache".to_owned()),
-        },
-        match figures.restores >= expected {
-            true => row("reuse", Verdict::Pass, format!("{} restorations", figures.restores)),
-            false => row(
-                "reuse",
-                Verdict::Incomplete,
-                format!("{} restorations, expected {expected}: host memory was short", figures.restores),
-            ),
-        },
-    ]
 }
 
 fn answer(
@@ -241,10 +257,10 @@ fn answer(
             figures.workload_off_s, figures.workload_on_s, figures.workload_off_again_s
         ))
         .line(format!(
-            "{} restorations of {} bytes, {} ms each; {} saves of {} bytes, {} ms each, at most {:.1} % of a turn",
+            "{} restorations of {} bytes, prefill begun after {} ms; {} saves of {} bytes, {} ms each, at most {:.1} % of a turn",
             figures.restores,
             figures.restored_bytes,
-            interval(&figures.restore_s, 1e3),
+            figures.restore_s.as_ref().map_or("none".to_owned(), |restore| interval(restore, 1e3)),
             figures.saves,
             figures.saved_bytes,
             interval(&figures.save_s, 1e3),

@@ -71,7 +71,8 @@ fn a_model_s_work_is_the_same_under_every_budget_and_is_graded_again_without_it(
     let place = Place::with(&["fixtures/models/edit-model", "suites/configs/edit-model-bf16.toml"]);
     let tasks = ["set-01", "rename-01", "off-by-one-01"];
     let run = |flags: &[&str]| {
-        let arguments = ["adq", "run", "--suite", "micro", "--config", "edit-model-bf16", "--controls", "none", "--tasks-only"];
+        let arguments =
+            ["adq", "run", "--suite", "micro", "--config", "edit-model-bf16", "--controls", "none", "--tasks-only"];
         let tasks = tasks.iter().flat_map(|task| ["--task", task]);
         let arguments: Vec<&str> = arguments.into_iter().chain(tasks).chain(flags.iter().copied()).collect();
         // No controls, no other layer: INCOMPLETE.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use assay_engine::bank::HostBank;
 use assay_engine::device::host::HostDevice;
 use assay_engine::device::{
-    Buffer, Device, DeviceError, DeviceKind, Event, Kernel, Launch, LinkCounters, Span, Stream,
+    Buffer, Device, DeviceError, DeviceKind, Event, Kernel, Launch, LinkCounters, Span, Stream, Upload,
 };
 
 /// What goes wrong.
@@ -168,6 +168,12 @@ impl Device for Faulty {
     }
     fn download(&mut self, from: Span<u8>, to: &mut [u8]) -> Result<(), DeviceError> {
         self.inner.download(from, to)
+    }
+    fn begin_uploads(&mut self, groups: Vec<Vec<Upload>>) -> Result<(), DeviceError> {
+        self.inner.begin_uploads(groups)
+    }
+    fn await_upload(&mut self, group: usize) -> Result<(), DeviceError> {
+        self.inner.await_upload(group)
     }
     fn record(&mut self, stream: Stream) -> Result<Event, DeviceError> {
         self.inner.record(stream)

@@ -2,7 +2,7 @@
 
 use super::launch::{Grid, Stream, arguments, size};
 use super::module::Function;
-use super::pack::{TILE_TOKENS, aligned, image_rows, tile_grid};
+use super::pack::{SHORT_TILE, TILE_TOKENS, aligned, image_rows, tile_grid};
 use super::{Cuda, CudaError, DeviceImage, DeviceMatrix, DeviceSlice};
 use crate::error::{KernelError, expect_len, product, rows_of};
 use crate::layout::MatrixFormat;
@@ -139,7 +139,8 @@ impl Cuda {
             };
             blocks += w.rows().div_ceil(TILE_OUTPUTS);
         }
-        let grid = self.gemm_grid(KERNEL, instruction, format, blocks, tokens.div_ceil(TILE_TOKENS))?;
+        let tile = self.tile_tokens(blocks, tokens);
+        let grid = self.gemm_grid(KERNEL, instruction, format, blocks, tokens.div_ceil(tile))?;
         let name = match (instruction, format) {
             (Instruction::Mma, MatrixFormat::Int4) => "gemm_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "gemm_bf16_mma",
@@ -148,12 +149,18 @@ impl Cuda {
             (Instruction::Wgmma, MatrixFormat::Int8) => "gemm_int8_wgmma",
             (Instruction::Wgmma, MatrixFormat::Bf16) => "gemm_bf16_wgmma",
         };
-        let (cols, image, tokens) = (size(KERNEL, cols)?, image.address(), tokens as u64);
+        let (cols, image, tokens, tile) = (size(KERNEL, cols)?, image.address(), tokens as u64, tile as u32);
         // SAFETY: argument types are those of the kernel; the image holds the tokens, and all other lengths are checked.
         unsafe {
-            let mut arguments = arguments![matrices, cols, image, tokens];
+            let mut arguments = arguments![matrices, cols, image, tokens, tile];
             self.launch(stream, Function("gemm", name), grid, &mut arguments)
         }
+    }
+
+    /// Tokens that a block takes: as few as still leave every block a multiprocessor of its own, so that short prompts keep more of them busy.
+    fn tile_tokens(&self, blocks: usize, tokens: usize) -> usize {
+        let fits = |tile: &usize| blocks * tokens.div_ceil(*tile) <= self.properties.multiprocessors as usize;
+        [SHORT_TILE, 2 * SHORT_TILE].into_iter().find(fits).unwrap_or(TILE_TOKENS)
     }
 
     /// Refuses an instruction that the device does not have.

@@ -1,12 +1,12 @@
 //! Launchers of `cu/grouped_gemm.cu`: the routed experts' products on tensor cores.
 
 use super::gemm::{Instruction, TILE_OUTPUTS};
-use super::launch::{ActivationArgument, Stream, arguments, size};
+use super::launch::{ActivationArgument, Grid, Stream, arguments, size};
 use super::module::Function;
 use super::{Cuda, CudaError, DeviceImage, DevicePlan, DeviceSlice, plan_words, slot_image_bytes};
 use crate::Activation;
 use crate::contract::GROUP;
-use crate::error::{expect_len, product};
+use crate::error::{KernelError, expect_len, product};
 use crate::layout::{ExpertLayout, MatrixFormat};
 
 /// Where a grouped GEMM's operands lie in one workspace, in bytes from its start; each part begins at a multiple of 256.
@@ -65,8 +65,9 @@ impl Cuda {
         input.check(KERNEL, plan.image_rows(), layout.hidden_size)?;
         middle.check(KERNEL, plan.image_rows(), layout.moe_intermediate_size)?;
         let halves = 2 * layout.moe_intermediate_size.div_ceil(GROUP);
-        let grid = self.gemm_grid(KERNEL, instruction, layout.format, halves, plan.tiles())?;
+        let (grid, is_short) = self.grouped_grid(KERNEL, instruction, layout.format, halves, plan)?;
         let name = match (instruction, layout.format) {
+            (Instruction::Wgmma, MatrixFormat::Int4) if is_short => "gate_up_int4_short",
             (Instruction::Mma, MatrixFormat::Int4) => "gate_up_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "gate_up_bf16_mma",
             (Instruction::Mma, MatrixFormat::Int8) => "gate_up_int8_mma",
@@ -112,8 +113,9 @@ impl Cuda {
         let expected = product(KERNEL, "out", &[plan.slots(), layout.hidden_size])?;
         expect_len(KERNEL, "out [slots, hidden]", out.len(), expected)?;
         let blocks = layout.hidden_size.div_ceil(TILE_OUTPUTS);
-        let grid = self.gemm_grid(KERNEL, instruction, layout.format, blocks, plan.tiles())?;
+        let (grid, is_short) = self.grouped_grid(KERNEL, instruction, layout.format, blocks, plan)?;
         let name = match (instruction, layout.format) {
+            (Instruction::Wgmma, MatrixFormat::Int4) if is_short => "down_int4_short",
             (Instruction::Mma, MatrixFormat::Int4) => "down_int4_mma",
             (Instruction::Mma, MatrixFormat::Bf16) => "down_bf16_mma",
             (Instruction::Mma, MatrixFormat::Int8) => "down_int8_mma",
@@ -131,6 +133,25 @@ impl Cuda {
             let mut arguments = arguments![table, offset, bias, rows, cols, plan, order, middle, out, status];
             self.launch(stream, Function("grouped_gemm", name), grid, &mut arguments)
         }
+    }
+}
+
+impl Cuda {
+    /// The grid of a grouped GEMM, and whether its kernel is the one for tiles of few slots: narrow, so that two blocks fit a
+    /// multiprocessor. For INT8 that would need more registers than two blocks have.
+    fn grouped_grid(
+        &self,
+        kernel: &'static str,
+        instruction: Instruction,
+        format: MatrixFormat,
+        x: usize,
+        plan: DevicePlan,
+    ) -> Result<(Grid, bool), KernelError> {
+        /// Five stages of 32 rows.
+        const SHORT_BYTES: u32 = 5 * 32 * 256;
+        let grid = self.gemm_grid(kernel, instruction, format, x, plan.tiles())?;
+        let is_short = plan.is_short() && (instruction, format) == (Instruction::Wgmma, MatrixFormat::Int4);
+        Ok((if is_short { grid.shared(SHORT_BYTES) } else { grid }, is_short))
     }
 }
 

@@ -15,6 +15,9 @@ const BLOCK_BYTES: usize = BLOCK_ROWS * GROUP * 2;
 /// Rows of an image that one thread block of a GEMM takes.
 pub(super) const TILE_TOKENS: usize = 128;
 
+/// Most slots of a tile where experts have few.
+pub(super) const SHORT_TILE: usize = 32;
+
 /// Words of a plan before its tiles, and words of a tile.
 const PLAN_HEADER: usize = 4;
 const PLAN_TILE: usize = 4;
@@ -43,10 +46,18 @@ pub fn plan_words(slots: usize, num_experts: usize) -> Option<usize> {
     tile_bound(slots, num_experts)?.checked_mul(PLAN_TILE)?.checked_add(PLAN_HEADER)
 }
 
-/// The largest number of tiles of one expert's 1 to 128 slots that `slots` can need.
+/// Most slots of a tile of the plan. Where experts have few on average, narrow tiles leave room for more blocks on a multiprocessor, which
+/// then read the experts' weights as fast as the memory gives them.
+fn tile_slots(slots: usize, num_experts: usize) -> usize {
+    const FEW: usize = 16;
+    if slots / FEW <= num_experts { SHORT_TILE } else { TILE_TOKENS }
+}
+
+/// The largest number of tiles of one expert's slots that `slots` can need.
 fn tile_bound(slots: usize, num_experts: usize) -> Option<usize> {
-    let padding = slots.min(num_experts).checked_mul(TILE_TOKENS - 1)?;
-    let tiles = slots.checked_add(padding)? / TILE_TOKENS;
+    let tile = tile_slots(slots, num_experts);
+    let padding = slots.min(num_experts).checked_mul(tile - 1)?;
+    let tiles = slots.checked_add(padding)? / tile;
     (tiles > 0).then_some(tiles)
 }
 
@@ -132,6 +143,10 @@ impl DevicePlan {
     pub(super) fn address(&self) -> u64 {
         self.words.address()
     }
+    /// Whether no tile has more than [`SHORT_TILE`] slots.
+    pub(super) fn is_short(&self) -> bool {
+        tile_slots(self.slots, self.num_experts) == SHORT_TILE
+    }
     /// Tiles that the plan may have.
     pub(super) fn tiles(&self) -> usize {
         (self.words.len() - PLAN_HEADER) / PLAN_TILE
@@ -169,9 +184,10 @@ impl Cuda {
         const KERNEL: &str = "grouped_plan";
         expect_len(KERNEL, "offsets [num_experts + 1]", offsets.len(), plan.num_experts + 1)?;
         let (offsets, experts, to) = (offsets.address(), size(KERNEL, plan.num_experts)?, plan.address());
+        let tile_slots = tile_slots(plan.slots, plan.num_experts) as u32;
         // SAFETY: as in `pack_rows`; offsets end at the plan's slots, which bounds its tiles.
         unsafe {
-            let mut arguments = arguments![offsets, experts, to];
+            let mut arguments = arguments![offsets, experts, tile_slots, to];
             self.launch(stream, Function("pack", KERNEL), Grid::new((1, 1, 1), THREADS), &mut arguments)
         }
     }
@@ -235,7 +251,7 @@ mod tests {
                 let small = num_experts.min(slots) - 1;
                 let rest = slots - small;
                 let blocks = small + rest.div_ceil(BLOCK_ROWS);
-                let tiles = small + rest.div_ceil(TILE_TOKENS);
+                let tiles = small + rest.div_ceil(tile_slots(slots, num_experts));
                 assert!(slot_image_bytes(slots, num_experts, 1).unwrap_or(0) >= blocks * BLOCK_BYTES);
                 assert!(tile_bound(slots, num_experts).unwrap_or(0) >= tiles);
             }

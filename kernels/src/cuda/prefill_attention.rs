@@ -51,20 +51,29 @@ fn shape(head_dim: usize) -> Option<Shape> {
     Some(Shape { names, rows, shared_bytes })
 }
 
-/// Rows that a thread block of the `wgmma` kernel takes in one turn, its threads, and the columns of a box of its tensor maps.
-const WGMMA_ROWS: usize = 128;
-const WGMMA_THREADS: u32 = 384;
+/// Columns of a box of the tensor maps of the `wgmma` kernels.
 const WGMMA_PANEL: usize = 64;
 
-/// Name and dynamic shared memory of the `wgmma` kernel: queries, two stages of keys and values, and room to align them.
-fn wgmma_shape(layout: &KvLayout) -> Option<(&'static str, u32)> {
-    let name = match (layout.format, layout.head_dim) {
-        (KvFormat::Bf16, 64) => "prefill_attention_wgmma_64",
-        (KvFormat::Bf16, 128) => "prefill_attention_wgmma_128",
-        _ => return None,
-    };
-    let shared_bytes = 1024 + (WGMMA_ROWS + 4 * SPLIT) * layout.head_dim * 2;
-    Some((name, shared_bytes as u32))
+/// Names of the `wgmma` kernels whose blocks have one warpgroup and two that multiply.
+fn wgmma_names(layout: &KvLayout) -> Option<[&'static str; 2]> {
+    match (layout.format, layout.head_dim) {
+        (KvFormat::Bf16, 64) => Some(["prefill_attention_short_64", "prefill_attention_wgmma_64"]),
+        (KvFormat::Bf16, 128) => Some(["prefill_attention_short_128", "prefill_attention_wgmma_128"]),
+        _ => None,
+    }
+}
+
+/// The `wgmma` kernel for so many rows of each key-value head: its name and its grid. A warpgroup takes 64 rows, one more brings keys and values;
+/// shared memory holds queries, two stages of keys and values, and room to align them.
+fn wgmma_launch(layout: &KvLayout, rows: usize, multiprocessors: usize) -> Option<(&'static str, Grid)> {
+    const WARPGROUP: (usize, usize) = (64, 128); // rows, threads
+    let works = |consumers: usize| rows.div_ceil(consumers * WARPGROUP.0).saturating_mul(layout.kv_heads);
+    let consumers = if works(1) <= multiprocessors { 1 } else { 2 };
+    let name = wgmma_names(layout)?[consumers - 1];
+    let blocks = works(consumers).min(multiprocessors);
+    let shared_bytes = 1024 + (consumers * WARPGROUP.0 + 4 * SPLIT) * layout.head_dim * 2;
+    let grid = Grid::new((blocks as u32, 1, 1), ((consumers + 1) * WARPGROUP.1) as u32).shared(shared_bytes as u32);
+    Some((name, grid))
 }
 
 /// Whether [`Cuda::prefill_attention`] has a kernel for this width of head; the exact kernel takes the others.
@@ -75,7 +84,7 @@ pub fn prefill_attention_supports(head_dim: usize) -> bool {
 impl Cuda {
     /// The instruction for attention over such a cache: it depends on the device and the layout's form alone.
     pub fn prefill_attention_instruction(&self, layout: &KvLayout) -> Instruction {
-        if wgmma_shape(layout).is_some() { self.instruction() } else { Instruction::Mma }
+        if wgmma_names(layout).is_some() { self.instruction() } else { Instruction::Mma }
     }
 
     /// [`crate::twin::attention`] on tensor cores, with queries and the softmax's weights (and an F32 cache) rounded to BF16. A row
@@ -163,7 +172,7 @@ impl Cuda {
         arguments: Arguments,
     ) -> Result<(), CudaError> {
         self.require(KERNEL, Instruction::Wgmma)?;
-        let Some((name, shared_bytes)) = wgmma_shape(layout) else {
+        let Some((name, grid)) = wgmma_launch(layout, rows, self.properties.multiprocessors as usize) else {
             return Err(geometry("head_dim", "64 or 128, and a BF16 cache, for wgmma", layout.head_dim).into());
         };
         size(KERNEL, rows)?;
@@ -173,9 +182,6 @@ impl Cuda {
         let (width, panel) = (layout.head_dim, WGMMA_PANEL);
         let keys = tensor_map(cache.address(), [panel, 2 * width, blocks], [2 * panel, 2 * part], 2 * width)?;
         let values = tensor_map(cache.address() + part as u64, [width, SPLIT, blocks], [2 * width, 2 * part], SPLIT)?;
-        let works = rows.div_ceil(WGMMA_ROWS).saturating_mul(layout.kv_heads);
-        let blocks = works.min(self.properties.multiprocessors as usize) as u32;
-        let grid = Grid::new((blocks, 1, 1), WGMMA_THREADS).shared(shared_bytes);
         // SAFETY: arguments are the kernel's; every length is checked; the maps name the cache alone.
         unsafe {
             let mut arguments = arguments![keys, values, arguments];

@@ -36,6 +36,10 @@ pub(crate) fn cases() -> Vec<Case> {
         let shape = Shape { format, tokens: 1000, top_k: 2, experts: 6, spread: Spread::Even, hidden: 300, inter: 200 };
         let name = format!("grouped_gemm::{}::chunks", format.name());
         cases.push((name, Box::new(move |device: &Device| chunks(device, &shape))));
+        // Chunks whose slots are few for their experts, and all of one.
+        let shape = Shape { format, tokens: 1000, top_k: 1, experts: 40, spread: Spread::One, hidden: 300, inter: 200 };
+        let name = format!("grouped_gemm::{}::chunks of one expert", format.name());
+        cases.push((name, Box::new(move |device: &Device| chunks(device, &shape))));
     }
     cases.push(("grouped_gemm::absent".into(), Box::new(absent)));
     cases

@@ -152,6 +152,8 @@ pub enum Measure {
     FreshFirstToken,
     /// The same request with earlier state reused, its restoration included.
     ContinuedFirstToken,
+    /// The same where that state was still on the device.
+    ActiveFirstToken,
     /// Keeping a request's state behind its answer.
     SessionSave,
 }
@@ -167,6 +169,7 @@ impl Measure {
             Self::HttpInterToken => "http_inter_token",
             Self::FreshFirstToken => "fresh_first_token",
             Self::ContinuedFirstToken => "continued_first_token",
+            Self::ActiveFirstToken => "active_first_token",
             Self::SessionSave => "session_save",
         }
     }

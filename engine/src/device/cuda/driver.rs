@@ -7,6 +7,27 @@ use assay_kernels::cuda::error::call;
 use assay_kernels::cuda::{CudaError, Stream};
 use cudarc::driver::{result, sys};
 
+/// The context that is current where it was asked for: for other threads that work for that one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CurrentContext(sys::CUcontext);
+
+// SAFETY: the driver's handle may be made current in any thread; what it stands for is kept by who opened it.
+unsafe impl Send for CurrentContext {}
+// SAFETY: as above; nothing is changed through it.
+unsafe impl Sync for CurrentContext {}
+
+impl CurrentContext {
+    pub(super) fn get() -> Result<Self, CudaError> {
+        let current = result::ctx::get_current().map_err(call("cuCtxGetCurrent", String::new))?;
+        current.map(Self).ok_or(CudaError::NoDriver)
+    }
+    /// Makes it current in this thread.
+    pub(super) fn bind(&self) -> Result<(), CudaError> {
+        // SAFETY: the device waits for its threads before the context goes.
+        unsafe { result::ctx::set_current(self.0) }.map_err(call("cuCtxSetCurrent", String::new))
+    }
+}
+
 /// A stream that does not wait for the default one.
 #[derive(Debug)]
 pub(super) struct Queue(sys::CUstream);

@@ -1,8 +1,8 @@
 //! From a kernel description to the CUDA launchers.
 
 use assay_kernels::cuda::{
-    Cuda, DeviceImage, DeviceMatrix, DevicePlan, DeviceSlice, Stream, grouped_workspace_bytes, image_bytes,
-    prefill_attention_supports,
+    Cuda, DeviceImage, DeviceMatrix, DevicePlan, DeviceSlice, GemmProduct, Stream, grouped_workspace_bytes,
+    image_bytes, prefill_attention_supports,
 };
 use assay_kernels::layout::ExpertLayout;
 use assay_kernels::{Activation, KernelError, KvFormat, KvLayout};
@@ -39,7 +39,10 @@ impl Launcher<'_> {
             Kernel::RmsNorm { x, weight, eps, out } => {
                 cuda.rms_norm(stream, slice(x), slice(weight), eps, slice(out))?;
             }
-            Kernel::Linear { x, weight, bias, out } if tensor => self.tensor_linear(x, weight, bias, out)?,
+            Kernel::Linear { x, weight, bias, out } if tensor => {
+                let product = GemmProduct { w: matrix(weight)?, bias: bias.map(slice), out: slice(out) };
+                self.tensor_linear(x, weight.cols, &[product])?;
+            }
             Kernel::Linear { x, weight, bias, out } => {
                 cuda.linear(stream, slice(x), matrix(weight)?, bias.map(slice), slice(out))?;
             }
@@ -145,23 +148,16 @@ impl Launcher<'_> {
         Ok((KvSpan { layout, bytes: self.scratch.first(bytes)? }, rest))
     }
 
-    /// Activations to BF16 in the order that tensor cores take, then the product.
-    fn tensor_linear(
-        &self,
-        x: Span<f32>,
-        weight: MatrixSpan,
-        bias: Option<Span<f32>>,
-        out: Span<f32>,
-    ) -> Result<(), DeviceError> {
+    /// Activations `[tokens, cols]` to BF16 in the order that tensor cores take, then the products.
+    pub(super) fn tensor_linear(&self, x: Span<f32>, cols: usize, products: &[GemmProduct]) -> Result<(), DeviceError> {
         if x.is_empty() {
             return Ok(());
         }
-        let tokens = x.len() / weight.cols.max(1);
-        let bytes = image_bytes(tokens, weight.cols).ok_or_else(|| too_large("linear"))?;
-        let image = DeviceImage::new(weight.cols, self.scratch("linear", 0, bytes)?)?;
+        let tokens = x.len() / cols.max(1);
+        let bytes = image_bytes(tokens, cols).ok_or_else(|| too_large("linear"))?;
+        let image = DeviceImage::new(cols, self.scratch("linear", 0, bytes)?)?;
         self.cuda.pack_rows(self.stream, slice(x), image)?;
-        let instruction = self.cuda.instruction();
-        Ok(self.cuda.gemm(self.stream, instruction, image, matrix(weight)?, bias.map(slice), slice(out))?)
+        Ok(self.cuda.gemm_many(self.stream, self.cuda.instruction(), image, products)?)
     }
 
     /// The first half of the experts. Their activations stay in the scratch memory, for [`Launcher::tensor_down`], which comes

@@ -7,7 +7,7 @@
 //! - [`gauge`]: memory of the whole card, as NVML sees it
 //! - `clocks`: what holds the card's clocks back; `health`: what of CUDA is there
 //! - [`roofline`]: what the card allows, measured
-//! - [`staging`]: small uploads through pinned memory
+//! - [`staging`]: small uploads through pinned memory; [`transfer`]: large copies both ways, by several threads
 //! - [`execute`]: from a [`Kernel`] to the kernel crate's launchers; [`fuse`]: from several to one of them
 
 mod clocks;
@@ -18,6 +18,7 @@ mod gauge;
 mod health;
 pub mod roofline;
 mod staging;
+mod transfer;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use super::fault::{Countdown, FaultPlan};
 use super::ranges::Ranges;
 use super::{
     Arithmetic, Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Overhead, Span,
-    Stream,
+    Stream, Upload,
 };
 use crate::bank::HostBank;
 use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
@@ -38,6 +39,7 @@ pub use clocks::CardClocks;
 use gauge::Gauge;
 pub use gauge::{CardMemory, Description, Gauge as CardGauge, describe};
 use staging::Staging;
+use transfer::Transfers;
 
 /// Enough for a context, its streams and the kernels' code, where a caller wants a budget that is sure to do: 0.55 GB on an H200.
 pub const CONTEXT_BYTES: u64 = 1 << 30;
@@ -74,6 +76,7 @@ pub struct CudaDevice {
     graphs: Vec<Graph>,
     bank: Option<(Registered, Arc<HostBank>)>,
     staging: Staging,
+    transfers: Transfers,
     download: Pinned,
     lanes: [Lane; 2],
     _memory: Memory,
@@ -113,7 +116,7 @@ impl CudaDevice {
         let before = gauge.read()?;
         let cuda = Cuda::open(ordinal)?;
         let lanes = [Lane::new()?, Lane::new()?];
-        let (staging, download) = (Staging::new()?, Pinned::new(DOWNLOAD)?);
+        let (staging, transfers, download) = (Staging::new()?, Transfers::new()?, Pinned::new(DOWNLOAD)?);
         let free = gauge.read()?.free_bytes;
         let overhead_bytes = before.free_bytes.saturating_sub(free);
         let refused = || DeviceError::OutOfMemory {
@@ -133,6 +136,7 @@ impl CudaDevice {
             graphs: Vec::new(),
             bank: None,
             staging,
+            transfers,
             download,
             lanes,
             ranges: Ranges::new(memory.address(), arena),
@@ -261,6 +265,27 @@ impl Device for CudaDevice {
         self.check_fault()
     }
 
+    fn begin_uploads(&mut self, groups: Vec<Vec<Upload>>) -> Result<(), DeviceError> {
+        groups.iter().flatten().try_for_each(Upload::check)?;
+        self.lane(Stream::Compute).queue.synchronize()?;
+        self.transfers.start(groups, || self.copies.strikes())
+    }
+
+    fn await_upload(&mut self, group: usize) -> Result<(), DeviceError> {
+        self.transfers.wait(group)
+    }
+
+    fn download_all(&mut self, pieces: Vec<(Span<u8>, &mut [u8])>) -> Result<(), DeviceError> {
+        for (from, to) in &pieces {
+            if to.len() as u64 != from.size() {
+                return Err(DeviceError::Length { what: "download", expected: from.size(), found: to.len() as u64 });
+            }
+        }
+        self.lane(Stream::Compute).queue.synchronize()?;
+        self.transfers.download(pieces.into_iter().map(|(from, to)| (from.address(), to)).collect())?;
+        self.check_fault()
+    }
+
     fn launch(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
         self.launch_all(&[kernel], how)
     }
@@ -324,6 +349,7 @@ impl Device for CudaDevice {
             // A stream that still captures would run nothing that comes after.
             self.lane(Stream::Compute).queue.drop_capture();
         }
+        self.transfers.join();
         for lane in &self.lanes {
             // The error that led here is the one that is reported.
             let _ = lane.queue.synchronize();

@@ -22,7 +22,9 @@ pub use link::LinkModel;
 pub use schedule::Schedule;
 
 use super::fault::Countdown;
-use super::{Buffer, Device, DeviceError, DeviceKind, Event, FaultPlan, Kernel, Launch, LinkCounters, Span, Stream};
+use super::{
+    Buffer, Device, DeviceError, DeviceKind, Event, FaultPlan, Kernel, Launch, LinkCounters, Span, Stream, Upload,
+};
 use crate::bank::HostBank;
 use arena::Arena;
 use schedule::Chooser;
@@ -66,6 +68,11 @@ pub struct HostDevice {
     copies: Countdown,
     events: Countdown,
     lost: Vec<Event>,
+    /// Groups that have not been waited for, the next one first.
+    uploads: VecDeque<Vec<Upload>>,
+    /// Groups that have.
+    uploaded: usize,
+    upload_failed: Option<DeviceError>,
     guarded: Option<Arc<HostBank>>,
     planted_slowdown: f64,
 }
@@ -83,6 +90,9 @@ impl HostDevice {
             copies: Countdown::default(),
             events: Countdown::default(),
             lost: Vec::new(),
+            uploads: VecDeque::new(),
+            uploaded: 0,
+            upload_failed: None,
             guarded: None,
             planted_slowdown: options.planted_slowdown,
         })
@@ -270,6 +280,29 @@ impl Device for HostDevice {
         self.run_until(Stream::Compute, self.queues[Stream::Compute as usize].queued)?;
         to.copy_from_slice(self.arena.bytes("download", from)?);
         Ok(())
+    }
+
+    fn begin_uploads(&mut self, groups: Vec<Vec<Upload>>) -> Result<(), DeviceError> {
+        groups.iter().flatten().try_for_each(Upload::check)?;
+        self.run_until(Stream::Compute, self.queues[Stream::Compute as usize].queued)?;
+        (self.uploads, self.uploaded, self.upload_failed) = (groups.into(), 0, None);
+        Ok(())
+    }
+
+    /// A group arrives when it is waited for, not before: who forgets to wait reads what was there.
+    fn await_upload(&mut self, group: usize) -> Result<(), DeviceError> {
+        while self.uploaded <= group && self.upload_failed.is_none() {
+            for upload in self.uploads.pop_front().unwrap_or_default() {
+                if self.copies.strikes() {
+                    let (copy, bytes) = (self.copies.seen(), upload.to.size());
+                    self.upload_failed = Some(DeviceError::CopyFailed { copy, bytes });
+                    break;
+                }
+                self.arena.bytes_mut("upload", upload.to)?.copy_from_slice(upload.bytes());
+            }
+            self.uploaded += 1;
+        }
+        self.upload_failed.clone().map_or(Ok(()), Err)
     }
 
     /// Every kernel has the contract's arithmetic here, whatever is asked for, and none needs scratch memory.

@@ -473,7 +473,7 @@ impl Run {
                     verdict = other;
                 }
                 reason = format!("{reason}; {words}");
-                let (fidelity, answer) = layers::fidelity(&config)?;
+                let (fidelity, answer) = layers::fidelity(&config, &ground.repository)?;
                 found.details.insert("fidelity", answer);
                 let (memory, marks) = layers::memory(&config, &ground.repository, self.tier)?;
                 found.details.insert("memory", marks);
