@@ -6,7 +6,7 @@
 
 use assay_kernels::layout::{MatrixFormat, matrix_bytes};
 use assay_kernels::simd::{self, Level};
-use assay_kernels::{Activation, AttentionForm, GateUp, KernelError, KvFormat, KvLayout, Matrix, Routing};
+use assay_kernels::{Activation, AttentionForm, Choice, GateUp, KernelError, KvFormat, KvLayout, Matrix, Routing};
 use std::time::Instant;
 
 /// Best of repeated runs over a fifth of a second, in seconds.
@@ -117,6 +117,10 @@ fn rows(tokens: usize, hidden: usize) {
         show(&format!("kv_append {format:?}"), &mut |_| simd::kv_append(&x, &x, 0, layout, &mut cache));
     }
     show("argmax", &mut |_| simd::argmax(&x).map(|_| ()));
+    for top_p in [1.0, 0.95] {
+        let choice = Choice::new(0.1, 0, top_p, 0.0, 1 << 63).unwrap();
+        show(&format!("sample, top-p {top_p}"), &mut |_| simd::sample(&x, &choice).map(|_| ()));
+    }
 }
 
 fn run() {

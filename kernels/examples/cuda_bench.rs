@@ -2,14 +2,15 @@
 //! `cargo run --release -p assay-kernels --example cuda_bench`.
 //!
 //! Each figure is a kernel's share of a captured graph of launches over buffers that together exceed the level-2 cache, the
-//! median of 15 replays. Per cent are of the read bandwidth, which is measured first, over 4 GiB.
+//! median of 15 replays. Per cent are of the read bandwidth, which is measured first, over 4 GiB. With `rows` behind it: only those
+//! that are bound by their launch.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
 use assay_kernels::cuda::{Cuda, DeviceMatrix, DeviceSlice, attention_workspace_bytes};
 use assay_kernels::layout::{ExpertLayout, MatrixFormat, matrix_bytes};
-use assay_kernels::{Activation, KvFormat, KvLayout, Routing};
+use assay_kernels::{Activation, Choice, KvFormat, KvLayout, Routing};
 use support::Bench;
 
 const HIDDEN: usize = 2048;
@@ -95,6 +96,27 @@ fn attention(bench: &Bench, format: KvFormat, context: usize) {
     bench.free();
 }
 
+/// The sampled choice, from bell-shaped logits of standard deviation 3, and from equal ones, which all fall into one bin.
+fn sampled(bench: &Bench) {
+    let mut state = 1u64;
+    let mut unit = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    let values: Vec<f32> = (0..VOCABULARY).map(|_| ((0..4).map(|_| unit()).sum::<f32>() - 2.0) * 5.2).collect();
+    let (logits, equal, choice) = (bench.upload(&values), bench.floats(VOCABULARY), bench.memory(1));
+    for (what, logits, top_k, top_p) in [
+        ("sample", logits, 0, 1.0),
+        ("sample, top-p 0.95", logits, 0, 0.95),
+        ("sample, top-k 40", logits, 40, 1.0),
+        ("sample, top-k 40, top-p 0.95", logits, 40, 0.95),
+        ("sample, top-k 40, top-p 0.95, all equal", equal, 40, 0.95),
+    ] {
+        let how = Choice::new(0.8, top_k, top_p, 0.0, 1 << 63).unwrap();
+        bench.show(what, 4 * VOCABULARY, 16, |_| bench.cuda.sample(bench.stream, logits, &how, choice));
+    }
+}
+
 /// What is bound by its launch.
 fn rows(bench: &Bench) {
     const COUNT: usize = 64;
@@ -120,6 +142,7 @@ fn rows(bench: &Bench) {
     bench.show("add_assign", 12 * HIDDEN, COUNT, |_| cuda.add_assign(stream, x, weight, 1.0));
     let (logits, choice) = (bench.floats(VOCABULARY), bench.memory(1));
     bench.show("argmax", 4 * VOCABULARY, COUNT, |_| cuda.argmax(stream, logits, choice));
+    sampled(bench);
     let bytes = matrix_bytes(MatrixFormat::Bf16, 4096, HIDDEN).unwrap();
     let table = DeviceMatrix::new(MatrixFormat::Bf16, 4096, HIDDEN, bench.bytes(bytes, 0x3c)).unwrap();
     let id = bench.upload(&[77u32]);
@@ -135,6 +158,9 @@ fn main() {
     }
     let bench = Bench::open();
     println!("{}: reads {:.0} GB/s", bench.cuda.properties().name, bench.bandwidth);
+    if std::env::args().nth(1).as_deref() == Some("rows") {
+        return rows(&bench);
+    }
     let width = HEADS * HEAD_DIM;
     for format in [MatrixFormat::Bf16, MatrixFormat::Int4] {
         linear(&bench, format, "q", width, HIDDEN);

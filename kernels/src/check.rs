@@ -2,6 +2,7 @@
 //!
 //! After a check has passed, every index that the family computes is in range.
 
+use crate::contract::MAX_WEIGHTS;
 use crate::cuda::{DeviceMatrix, DeviceSlice};
 use crate::error::{KernelError, expect_len, product, rows_of};
 use crate::forms::{AttentionForm, GateUp, Projection, Routing};
@@ -377,6 +378,18 @@ pub(crate) fn argmax<S: Operand + ?Sized>(logits: &S) -> Result<(), KernelError>
             kernel: "argmax",
             what: "logits",
             expected: "1 to u32::MAX elements",
+            found: logits.len(),
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn sample<S: Operand + ?Sized>(logits: &S) -> Result<(), KernelError> {
+    if logits.len() == 0 || logits.len() > MAX_WEIGHTS {
+        return Err(KernelError::Geometry {
+            kernel: "sample",
+            what: "logits",
+            expected: "1 to 2^23 elements, whose weights a u64 can add up",
             found: logits.len(),
         });
     }

@@ -59,6 +59,63 @@ pub fn exp(x: f32) -> f32 {
     if x.is_nan() { x } else { high }
 }
 
+/// Bits after the point of [`sample_weight`]: the likeliest token weighs `2^40`.
+pub const WEIGHT_BITS: u32 = 40;
+
+/// Most tokens that a sampled choice takes: so many weights add up to at most `2^63`, so no sum of them overflows a u64.
+pub const MAX_WEIGHTS: usize = 1 << 23;
+
+const _: () = assert!((MAX_WEIGHTS as u64).checked_mul(1 << WEIGHT_BITS).is_some());
+
+/// Adding it to a double below 2^51 in magnitude rounds that double to an integer, whose low 12 bits are then the sum's.
+pub const EXP2_ROUND: f64 = 6_755_399_441_055_744.0;
+
+/// `exp(r)` on |r| <= ln2 / 2, highest power first: Taylor's series to `r^11`, whose error is 6.3e-15.
+pub const EXP2_POLY: [f64; 12] = [
+    1.0 / 39_916_800.0,
+    1.0 / 3_628_800.0,
+    1.0 / 362_880.0,
+    1.0 / 40_320.0,
+    1.0 / 5_040.0,
+    1.0 / 720.0,
+    1.0 / 120.0,
+    1.0 / 24.0,
+    1.0 / 6.0,
+    0.5,
+    1.0,
+    1.0,
+];
+
+/// What a token weighs in a sampled choice: `2^(40 + (logit - largest) * scale)`, rounded to an integer. `scale` is
+/// `log2(e) / temperature`, positive and finite.
+///
+/// `2^40` for the largest logit exactly; 0 for whatever is at most `2^-41` as likely, for `-inf` and for NaN. Within 0.52 of the exact
+/// value. An integer, so that sums of weights depend on no order of addition.
+#[inline(always)]
+pub fn sample_weight(logit: f32, largest: f32, scale: f64) -> u64 {
+    // Adding 2^52 rounds to an integer, nearest, ties to even, which is then in the sum's mantissa.
+    const INTEGER: f64 = (1u64 << 52) as f64;
+    let y = (f64::from(logit) - f64::from(largest)) * scale;
+    let rounded = y + EXP2_ROUND;
+    let r = (y - (rounded - EXP2_ROUND)) * std::f64::consts::LN_2;
+    let mut p = EXP2_POLY[0];
+    for &c in &EXP2_POLY[1..] {
+        p = p.mul_add(r, c);
+    }
+    let power = f64::from_bits(p.to_bits().wrapping_add(rounded.to_bits() << 52));
+    let weight = power.mul_add((1u64 << WEIGHT_BITS) as f64, INTEGER).to_bits() & ((1 << 52) - 1);
+    // Not so for NaN, which -inf times a vanishing scale is too.
+    if y > -f64::from(WEIGHT_BITS + 1) { weight } else { 0 }
+}
+
+/// Logits in descending order: a smaller number for a larger logit, the same for both zeros. NaN has no place.
+#[inline(always)]
+pub fn descending(logit: f32) -> u32 {
+    // Adding zero makes -0.0 of it +0.0.
+    let bits = (logit + 0.0).to_bits();
+    if bits >> 31 == 0 { bits ^ 0x7fff_ffff } else { bits }
+}
+
 /// `1 / (1 + exp(-x))`.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
@@ -168,6 +225,47 @@ mod tests {
         }
         assert!(exp(f32::NAN).is_nan());
         assert!(exp(EXP_MIN).is_normal() && exp(EXP_MAX).is_finite());
+    }
+
+    #[test]
+    fn weights_are_the_probabilities_relative_to_the_largest() {
+        let one = (1u64 << WEIGHT_BITS) as f64;
+        for temperature in [1e-3, 0.1, 0.7, 1.0, 1.5, 100.0] {
+            let scale = std::f64::consts::LOG2_E / temperature;
+            for step in 0..40_000 {
+                let (largest, logit) = (7.25f32, 7.25 - (step as f32 / 1000.0) * temperature as f32);
+                let exact = one * ((f64::from(logit) - f64::from(largest)) / temperature).exp();
+                let found = sample_weight(logit, largest, scale);
+                assert!((found as f64 - exact).abs() <= 0.52, "{logit} at {temperature}: {found}, expected {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn weights_at_their_edges() {
+        let one = 1u64 << WEIGHT_BITS;
+        let check = |logit, largest, scale, expected| assert_eq!(sample_weight(logit, largest, scale), expected);
+        for scale in [f64::MIN_POSITIVE / 1e10, 1e-3, 1.0, f64::MAX] {
+            check(3.0, 3.0, scale, one);
+            check(-0.0, 0.0, scale, one);
+            check(f32::MIN, f32::MIN, scale, one);
+            check(f32::NEG_INFINITY, 3.0, scale, 0);
+            check(f32::NAN, 3.0, scale, 0);
+        }
+        // A vanishing temperature leaves the largest alone, an endless one makes all finite logits equal.
+        check(f32::from_bits(1), f32::from_bits(2), f64::MAX, 0);
+        check(f32::MIN, f32::MAX, f64::MIN_POSITIVE / 1e10, one);
+        check(-1.0, 0.0, 1.0, one / 2);
+        check(-40.0, 0.0, 1.0, 1);
+        check(-40.9, 0.0, 1.0, 1);
+        check(-41.0, 0.0, 1.0, 0);
+    }
+
+    #[test]
+    fn descending_orders_logits() {
+        let sorted = [f32::INFINITY, f32::MAX, 1.5, 1.0, 1e-41, 0.0, -1e-41, -1.0, f32::MIN, f32::NEG_INFINITY];
+        assert!(sorted.windows(2).all(|pair| descending(pair[0]) < descending(pair[1])));
+        assert_eq!(descending(-0.0), descending(0.0));
     }
 
     #[test]

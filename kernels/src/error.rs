@@ -39,6 +39,18 @@ pub enum KernelError {
         /// The value found.
         found: usize,
     },
+    /// A parameter that means nothing, such as a negative temperature.
+    #[error("{kernel}: {what} is {found}, expected {expected}")]
+    Parameter {
+        /// Kernel family.
+        kernel: &'static str,
+        /// Which parameter.
+        what: &'static str,
+        /// The rule.
+        expected: &'static str,
+        /// The value found.
+        found: String,
+    },
     /// A size that overflows, or that a kernel cannot count.
     #[error("{kernel}: {what} is too large")]
     TooLarge {

@@ -20,6 +20,6 @@ pub mod simd;
 pub mod twin;
 
 pub use error::KernelError;
-pub use forms::{Activation, AttentionForm, GateUp, Projection, Routing, Scoring};
+pub use forms::{Activation, AttentionForm, Choice, GateUp, Projection, Routing, Scoring};
 pub use kv::{KvFormat, KvLayout, kv_bytes};
 pub use matrix::Matrix;

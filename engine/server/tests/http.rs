@@ -67,10 +67,14 @@ fn a_completion_is_what_the_engine_says() {
 #[test]
 fn sampling_is_a_function_of_the_seed() {
     let server = Server::start();
-    let sample = |seed: i64| {
-        let more = json!({"temperature": 1.0, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": seed});
-        server.post(COMPLETIONS, &completion(more)).text()
+    let sample_with = |seed: i64, logprobs: Option<usize>| {
+        let how =
+            json!({"temperature": 1.0, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": seed, "logprobs": logprobs});
+        server.post(COMPLETIONS, &completion(how)).text()
     };
+    let sample = |seed: i64| sample_with(seed, None);
+    // Whether anybody asks about the logits changes nothing.
+    assert_eq!(sample(1), sample_with(1, Some(2)));
     assert_eq!(sample(1), sample(1));
     assert_ne!(sample(1), sample(2));
     assert_eq!(sample(-1), sample(-1));

@@ -1,7 +1,7 @@
 //! Every kernel that the engine launches, as data: operands are spans of device memory, shapes follow from their lengths.
 
 use assay_kernels::layout::{ExpertLayout, MatrixFormat};
-use assay_kernels::{Activation, KvLayout, Routing};
+use assay_kernels::{Activation, Choice, KvLayout, Routing};
 
 use super::Span;
 
@@ -154,6 +154,8 @@ pub enum Kernel {
     SwiGlu { gate: Span<f32>, up: Span<f32>, activation: Activation, out: Span<f32> },
     /// `out[0] = argmax(logits)`
     Argmax { logits: Span<f32>, out: Span<u32> },
+    /// `out[0] = sample(logits)`
+    Sample { logits: Span<f32>, choice: Choice, out: Span<u32> },
 }
 
 impl Kernel {
@@ -177,6 +179,7 @@ impl Kernel {
             Kernel::Scale { .. } => "scale",
             Kernel::SwiGlu { .. } => "swiglu",
             Kernel::Argmax { .. } => "argmax",
+            Kernel::Sample { .. } => "sample",
         }
     }
 }

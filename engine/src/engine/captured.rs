@@ -16,6 +16,7 @@ use crate::model::spec::FfnSpec;
 use crate::residency::{Miss, Recorded};
 use crate::trace::Component;
 use crate::weights::FfnWeights;
+use assay_kernels::Choice;
 
 /// Positions that the first graph serves; each next one serves twice as many, so that few are captured.
 const FIRST_POSITIONS: usize = 128;
@@ -78,8 +79,9 @@ impl Captured {
 }
 
 impl<D: Device> Engine<D> {
-    /// One token by a captured graph.
-    pub(super) fn decode_captured(&mut self, token: u32) -> Result<u32, EngineError> {
+    /// One token by a captured graph. What decides a sampled choice is another with each token, so that is launched behind the graph, and its
+    /// answer takes the place of the greedy one.
+    pub(super) fn decode_captured(&mut self, token: u32, choice: Option<Choice>) -> Result<u32, EngineError> {
         self.settle_promotions(BATCHES_UNDER_WAY)?;
         let Some(exchange) = self.captured.as_ref().map(|captured| captured.exchange) else {
             return Err(EngineError::TooLarge { what: "a captured token without its memory" });
@@ -89,6 +91,9 @@ impl<D: Device> Engine<D> {
         let inputs = [token, self.position as u32];
         self.device.upload(bytemuck::cast_slice(&inputs), exchange.inputs.as_bytes())?;
         self.device.replay(graph)?;
+        if choice.is_some() {
+            self.launch_choice(self.position, choice, exchange.outputs.first(1)?)?;
+        }
         let mut outputs = vec![0u32; exchange.outputs.len()];
         self.device.download(exchange.outputs.as_bytes(), bytemuck::cast_slice_mut(&mut outputs))?;
         self.settle_routes(&outputs[1..])?;
@@ -177,8 +182,7 @@ impl<D: Device> Engine<D> {
             }
         }
         self.head(x, at, &workspace)?;
-        let logits = self.logits.first(self.plan.sizes.vocab_size)?;
-        self.launch(Component::Argmax, at, Kernel::Argmax { logits, out: exchange.outputs.first(1)? })
+        self.launch_choice(last, None, exchange.outputs.first(1)?)
     }
 
     /// Counts a token's routes, and starts the copies of what the policy promotes.

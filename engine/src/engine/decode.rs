@@ -9,8 +9,10 @@ use crate::device::{Arithmetic, Device};
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, MoeSpec};
 use crate::residency::Recorded;
+use crate::sampling::Sampling;
 use crate::trace;
 use crate::weights::{FfnWeights, MoeWeights};
+use assay_kernels::Choice;
 
 impl<D: Device> Engine<D> {
     /// Appends `token` and returns the greedy choice after it. Its complete logits are then [`Engine::last_logits`].
@@ -19,14 +21,37 @@ impl<D: Device> Engine<D> {
     /// A token out of the vocabulary, a full context, a logit that is not a number, device errors. After an error the
     /// sequence is as long as before.
     pub fn decode(&mut self, token: u32) -> Result<u32, EngineError> {
+        self.decode_as(token, None)
+    }
+
+    /// [`Engine::decode`] with the choice that `sampling` makes at step `step`: [`Sampling::choose`] from the same logits, on the device.
+    ///
+    /// # Errors
+    /// As [`Engine::decode`]; a parameter that means nothing.
+    pub fn decode_sampled(&mut self, token: u32, sampling: &Sampling, step: u64) -> Result<u32, EngineError> {
+        let choice = sampling.choice(step)?;
+        self.decode_as(token, choice)
+    }
+
+    /// The choice that `sampling` makes at step `step` from [`Engine::last_logits`], on the device.
+    ///
+    /// # Errors
+    /// An empty sequence, a logit that is not a number, a parameter that means nothing, device errors.
+    pub fn sample(&mut self, sampling: &Sampling, step: u64) -> Result<u32, EngineError> {
+        let choice = sampling.choice(step)?;
+        let Some(last) = self.position.checked_sub(1) else { return Err(EngineError::EmptyPrompt) };
+        self.choose(last, choice).inspect_err(|_| self.recover(Vec::new()))
+    }
+
+    fn decode_as(&mut self, token: u32, choice: Option<Choice>) -> Result<u32, EngineError> {
         self.check_tokens(&[token])?;
         self.finish_restoring()?;
         self.trace_step(trace::Phase::Decode, &[token])?;
         self.residency.begin_token();
         let decoded = match (self.cold_path, &self.tracer) {
-            (ColdPath::Multiprocessors, None) => self.decode_captured(token),
+            (ColdPath::Multiprocessors, None) => self.decode_captured(token, choice),
             // A captured token has nothing to look at between its launches; the bits are the same.
-            (ColdPath::CopyEngine, _) | (_, Some(_)) => self.decode_layers(token),
+            (ColdPath::CopyEngine, _) | (_, Some(_)) => self.decode_layers(token, choice),
         };
         let chosen = match decoded {
             Ok(chosen) => chosen,
@@ -45,7 +70,7 @@ impl<D: Device> Engine<D> {
         Ok(chosen)
     }
 
-    fn decode_layers(&mut self, token: u32) -> Result<u32, EngineError> {
+    fn decode_layers(&mut self, token: u32, choice: Option<Choice>) -> Result<u32, EngineError> {
         self.settle_promotions(0)?;
         let (workspace, x) = (self.decode_workspace, self.decode_hidden);
         let (spec, tracer) = (self.spec.clone(), self.tracer.clone());
@@ -66,7 +91,7 @@ impl<D: Device> Engine<D> {
             }
         }
         self.head(x, at, &workspace)?;
-        self.choose(self.position)
+        self.choose(self.position, choice)
     }
 
     /// Looks the chosen experts up, brings in what is cold, launches, and lets the policy promote.

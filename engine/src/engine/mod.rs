@@ -45,7 +45,7 @@ use crate::options::EngineOptions;
 use crate::residency::{Heatmap, LayerUse, Miss, Recorded, Residency, ResidencyCounters, TraceShape};
 use crate::trace::{self, Component, Place, Tracer};
 use crate::weights::Weights;
-use assay_kernels::KvLayout;
+use assay_kernels::{Choice, KvLayout};
 use captured::Captured;
 use layer::LayerPass;
 
@@ -400,11 +400,19 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Greedy choice from the first row of logits, which is that of `position`.
-    fn choose(&mut self, position: usize) -> Result<u32, EngineError> {
+    /// Queues the choice from the first row of logits, which is that of `position`: greedy, or as it is told.
+    fn launch_choice(&mut self, position: usize, choice: Option<Choice>, out: Span<u32>) -> Result<(), EngineError> {
         let logits = self.logits.first(self.plan.sizes.vocab_size)?;
-        let at = Tokens { first_position: position, count: 1 };
-        self.launch(Component::Argmax, at, Kernel::Argmax { logits, out: self.chosen })?;
+        let (component, kernel) = match choice {
+            None => (Component::Argmax, Kernel::Argmax { logits, out }),
+            Some(choice) => (Component::Sample, Kernel::Sample { logits, choice, out }),
+        };
+        self.launch(component, Tokens { first_position: position, count: 1 }, kernel)
+    }
+
+    /// [`Engine::launch_choice`], and its answer.
+    fn choose(&mut self, position: usize, choice: Option<Choice>) -> Result<u32, EngineError> {
+        self.launch_choice(position, choice, self.chosen)?;
         let mut chosen = [0u32];
         self.device.download(self.chosen.as_bytes(), bytemuck::cast_slice_mut(&mut chosen))?;
         if let Some(tracer) = self.tracer.clone() {

@@ -163,7 +163,7 @@ impl<D: Device> Engine<D> {
         let last = memory.hidden.part((tokens.len() - 1) * self.spec.hidden_size, self.spec.hidden_size)?;
         let position = self.position + tokens.len() - 1;
         self.head(last, Tokens { first_position: position, count: 1 }, &memory.workspace)?;
-        self.choose(position)
+        self.choose(position, None)
     }
 
     /// Layers cut so that each group has at most `layers_per_group` MoE layers.

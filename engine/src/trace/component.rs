@@ -58,6 +58,7 @@ components! {
     LogitsMultiplier = "logits_multiplier",
     Logits = "logits",
     Argmax = "argmax",
+    Sample = "sample",
 }
 
 impl Component {

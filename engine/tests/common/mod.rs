@@ -10,6 +10,7 @@ use assay_engine::device::host::{HostDevice, HostOptions};
 use assay_engine::expert_cache::{BuildOptions, Encoding, QuantizeMethod, build};
 use assay_engine::memory::MemoryPlan;
 use assay_engine::residency::Heatmap;
+use assay_engine::sampling::Sampling;
 use assay_engine::{Engine, EngineError, EngineOptions, ModelFolder, Precision};
 use assay_kernels::KvFormat;
 
@@ -114,4 +115,25 @@ pub fn answer<D: Device>(
         tokens.push(token);
     }
     Ok(Answer { tokens, logits })
+}
+
+/// `answer` tokens as `sampling` says; each is what it chooses from the downloaded logits.
+pub fn sampled<D: Device>(
+    engine: &mut Engine<D>,
+    prompt: &[u32],
+    sampling: &Sampling,
+    answer: usize,
+) -> Result<Vec<u32>, EngineError> {
+    engine.reset();
+    engine.prefill(prompt)?;
+    let mut tokens = vec![engine.sample(sampling, 0)?];
+    for step in 0.. {
+        let logits = engine.last_logits()?;
+        assert_eq!(tokens.last(), Some(&sampling.choose(&logits, step)?), "step {step} of {sampling:?}");
+        if tokens.len() == answer {
+            break;
+        }
+        tokens.push(engine.decode_sampled(tokens[step as usize], sampling, step + 1)?);
+    }
+    Ok(tokens)
 }

@@ -6,6 +6,7 @@
 mod common;
 mod exact;
 mod memory;
+mod sample;
 mod sessions;
 mod short;
 mod support;
@@ -22,10 +23,11 @@ fn main() {
     if absent {
         eprintln!("not run: no CUDA device");
     }
-    let trials: Vec<Trial> = [exact::trials(), tensor::trials(), memory::trials(), sessions::trials(), short::trials()]
-        .into_iter()
-        .flatten()
-        .map(|trial| trial.with_kind("cuda").with_ignored_flag(absent))
-        .collect();
+    let trials: Vec<Trial> =
+        [exact::trials(), sample::trials(), tensor::trials(), memory::trials(), sessions::trials(), short::trials()]
+            .into_iter()
+            .flatten()
+            .map(|trial| trial.with_kind("cuda").with_ignored_flag(absent))
+            .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

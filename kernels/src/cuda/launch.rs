@@ -109,6 +109,27 @@ impl Cuda {
             }))
     }
 
+    /// As [`Cuda::launch`], for a kernel whose blocks wait for each other: it starts when there is room for all of them, and is
+    /// refused where there can be none.
+    ///
+    /// # Safety
+    /// As [`Cuda::launch`].
+    pub(super) unsafe fn launch_together(
+        &self,
+        stream: Stream,
+        function: Function,
+        grid: Grid,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let Grid { blocks, threads, shared, .. } = grid;
+        let handle = self.modules.function(function, shared)?;
+        // SAFETY: the caller's promise; `handle` belongs to a loaded module.
+        unsafe { result::launch_cooperative_kernel(handle, blocks, (threads, 1, 1), shared, stream.0, arguments) }
+            .map_err(call("cuLaunchCooperativeKernel", || {
+                format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
+            }))
+    }
+
     /// As [`Cuda::launch`], for a kernel that waits for the one before it by itself (`wait_for_previous` of `cu/decode.cuh`): it
     /// may start as soon as that one lets it. Where the code of the device knows no such wait it starts after it.
     ///

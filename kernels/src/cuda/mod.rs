@@ -24,6 +24,7 @@ mod prefill_attention;
 mod roofline;
 mod router;
 mod rows;
+mod sample;
 pub mod slice;
 pub mod status;
 

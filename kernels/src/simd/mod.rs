@@ -22,6 +22,7 @@ mod parallel;
 mod product;
 mod rope;
 mod router;
+mod sample;
 
 pub use crate::twin::permute;
 pub use argmax::argmax;
@@ -35,3 +36,4 @@ pub use linear::linear;
 pub use norm::rms_norm;
 pub use rope::head_norm_rope;
 pub use router::router_topk;
+pub use sample::sample;

@@ -12,6 +12,7 @@ mod linear;
 mod norm;
 mod rope;
 mod router;
+mod sample;
 
 pub use argmax::argmax;
 pub use attention::{attention, kv_append};
@@ -23,3 +24,4 @@ pub use norm::rms_norm;
 pub use rope::head_norm_rope;
 pub(crate) use router::{keep_best_groups, weigh};
 pub use router::{permute, router_topk};
+pub use sample::sample;

@@ -11,6 +11,7 @@ mod grouped_gemm;
 mod prefill_attention;
 mod router;
 mod rows;
+mod sample;
 mod support;
 mod tensor;
 
@@ -31,6 +32,7 @@ fn main() {
     let families = [
         elementwise::cases(),
         rows::cases(),
+        sample::cases(),
         router::cases(),
         fetch::cases(),
         dot::cases(),

@@ -6,3 +6,4 @@ mod common;
 mod experts;
 mod linear;
 mod rows;
+mod sample;

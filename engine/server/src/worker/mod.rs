@@ -231,21 +231,21 @@ fn decode<D: Device>(
         if job.cancel.is(STOPPED) {
             return Ok(End::Stopped);
         }
-        let mut logprobs = None;
-        if !job.sampling.is_greedy() || job.logprobs.is_some() {
-            let logits = engine.last_logits()?;
-            if !job.sampling.is_greedy() {
-                chosen = job.sampling.choose(&logits, step as u64)?;
-            }
-            logprobs = job.logprobs.and_then(|count| StepLogprobs::new(&logits, chosen, count));
+        if step == 0 && !job.sampling.is_greedy() {
+            chosen = engine.sample(&job.sampling, 0)?;
         }
+        let logprobs = match job.logprobs {
+            // The choice is made on the device: logits come back only where they are asked about.
+            Some(count) => StepLogprobs::new(&engine.last_logits()?, chosen, count),
+            None => None,
+        };
         if job.end_ids.contains(&chosen) {
             return Ok(End::Token(chosen));
         }
         metrics.token(job.queued, step);
         outgoing.token(Event::Token { id: chosen, logprobs });
         if step + 1 < job.max_tokens {
-            chosen = engine.decode(chosen)?;
+            chosen = engine.decode_sampled(chosen, &job.sampling, step as u64 + 1)?;
         }
     }
     Ok(End::Length)

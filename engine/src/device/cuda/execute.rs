@@ -130,6 +130,7 @@ impl Launcher<'_> {
                 cuda.swiglu(stream, slice(gate), slice(up), activation, slice(out))?;
             }
             Kernel::Argmax { logits, out } => cuda.argmax(stream, slice(logits), slice(out))?,
+            Kernel::Sample { logits, choice, out } => cuda.sample(stream, slice(logits), &choice, slice(out))?,
         }
         Ok(())
     }

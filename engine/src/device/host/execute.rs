@@ -74,6 +74,11 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
                 *chosen = simd::argmax(on.read(logits)?)?;
             }
         }
+        Kernel::Sample { logits, choice, out } => {
+            if let Some(chosen) = on.write(out)?.first_mut() {
+                *chosen = simd::sample(on.read(logits)?, &choice)?;
+            }
+        }
     }
     Ok(())
 }
