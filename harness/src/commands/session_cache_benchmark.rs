@@ -100,6 +100,8 @@ impl SessionCacheBenchmark {
         }
         let seen = watch.finish();
         drop(progress);
+        let residents = runtime.engine.residents();
+        let cold_bytes = (residents.total - residents.resident) as u64 * runtime.engine.plan().slot_bytes();
         let figures = figures(&phases)?;
         let verdicts = self.verdicts(&phases, &figures);
         let inputs = IdentityInputs::of_corpus(&corpus);
@@ -111,9 +113,14 @@ impl SessionCacheBenchmark {
         let json = json!({
             "config": runtime.opened.loaded.name, "conversations": self.conversations,
             "first": self.first, "message": self.message, "answer": self.answer,
+            "resident_experts": residents.resident, "experts": residents.total, "cold_expert_bytes": cold_bytes,
             "figures": figures, "turns": turns, "identity": identity, "verdicts": verdicts, "evidence": evidence,
         });
         let answer = answer(&json, &runtime.opened.loaded.name, &phases, &figures, &verdicts)?;
+        let answer = answer.line(format!(
+            "{} of {} experts resident between requests; the others have {cold_bytes} bytes",
+            residents.resident, residents.total
+        ));
         let answer = seen.line().into_iter().fold(answer, Answer::line);
         answer.line(format!("record {}", evidence.short())).print(format)?;
         Ok(Exit::worst(verdicts.iter().map(|row| row.verdict)))

@@ -55,12 +55,14 @@ impl Transfers {
         let mut threads = Vec::new();
         for hand in self.hands_for(bytes) {
             let (hand, job) = (hand.clone(), job.clone());
-            threads.push(thread::spawn(move || {
-                let carried = context.bind().map_err(DeviceError::from);
-                if let Err(error) = carried.and_then(|()| lock(&hand).upload(&job)) {
-                    job.fail(error);
-                }
-            }));
+            match thread::Builder::new().spawn(move || upload(context, &hand, &job)) {
+                Ok(thread) => threads.push(thread),
+                Err(_) => break,
+            }
+        }
+        if let (true, Some(hand)) = (threads.is_empty(), self.hands.first()) {
+            // A system without a thread to spare.
+            upload(context, hand, &job);
         }
         self.threads = threads;
         Ok(())
@@ -97,14 +99,27 @@ impl Transfers {
         };
         let carry = |hand: &Mutex<Hand>| context.bind().and_then(|()| lock(hand).download(next));
         thread::scope(|scope| {
-            let threads: Vec<_> = self.hands_for(bytes).map(|hand| scope.spawn(|| carry(hand))).collect();
+            let carry = &carry;
+            let threads: Vec<_> = self
+                .hands_for(bytes)
+                .map_while(|hand| thread::Builder::new().spawn_scoped(scope, move || carry(hand)).ok())
+                .collect();
+            let alone = if threads.is_empty() { self.hands.first().map(|hand| carry(hand)) } else { None };
             let carried = threads.into_iter().map(|thread| match thread.join() {
                 Ok(carried) => carried,
                 Err(panic) => std::panic::resume_unwind(panic),
             });
             // All are waited for, whatever the first says.
-            carried.fold(Ok(()), Result::and)
+            carried.chain(alone).fold(Ok(()), Result::and)
         })
+    }
+}
+
+/// What a thread does for a job.
+fn upload(context: CurrentContext, hand: &Mutex<Hand>, job: &Job) {
+    let bound = context.bind().map_err(DeviceError::from);
+    if let Err(error) = bound.and_then(|()| lock(hand).upload(job)) {
+        job.fail(error);
     }
 }
 
