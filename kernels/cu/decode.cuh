@@ -108,9 +108,9 @@ constexpr bool BULK = true;
 constexpr bool BULK = false;
 #endif
 
-__device__ __forceinline__ void arrival_init(u64* arrival) {
+__device__ __forceinline__ void arrival_init(u64* arrival, u32 count = 1) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrival)), "r"(count) : "memory");
 #endif
 }
 
@@ -126,6 +126,13 @@ __device__ __forceinline__ void arrivals_ready() {
 __device__ __forceinline__ void arrival_expect(u64* arrival, u32 bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
+#endif
+}
+
+// By one thread, that what it waited for or wrote is there.
+__device__ __forceinline__ void arrival_signal(u64* arrival) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(arrival)) : "memory");
 #endif
 }
 
@@ -160,6 +167,34 @@ __device__ __forceinline__ void arrival_wait(u64* arrival, u32 parity) {
 #else
     wait_for_copies();
     __syncthreads();
+#endif
+}
+
+// Behind it others see barriers that were initialised before (`arrivals_ready`).
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// Writes to the shared memory of a block of the cluster, and counts the bytes at its barrier.
+__device__ __forceinline__ void send(float* to, u64* arrival, u32 block, float value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .b32 at, barrier;\n"
+        "mapa.shared::cluster.u32 at, %0, %2;\n"
+        "mapa.shared::cluster.u32 barrier, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [at], %3, [barrier];\n"
+        "}" ::"r"(shared_address(to)),
+        "r"(shared_address(arrival)), "r"(block), "r"(__float_as_uint(value))
+        : "memory");
 #endif
 }
 

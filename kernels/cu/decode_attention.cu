@@ -14,9 +14,10 @@ constexpr u32 MAX_DIM = 128;
 constexpr u32 HEAD_WORDS = MAX_DIM / RUN * RUN_WORDS;
 constexpr u32 SPLIT_WORDS = SPLIT / RUN * RUN_WORDS;
 constexpr u32 MAX_TICKETS = 256;
-constexpr u32 MOST_SPLITS = 8;  // that the last block merges by itself
+constexpr u32 MOST_SPLITS = 8;  // that a cluster's first block, or the last block, merges by itself
+constexpr u32 FOUND_WORDS = MAX_DIM + 4;
 constexpr u32 MERGE_DIMS = 32;
-constexpr u32 MERGE_SPLITS = 128;
+constexpr u32 MERGE_SPLITS = 256;
 
 struct Attend {
     const float *q, *k, *v;        // [heads * head_dim], [kv_heads * head_dim] twice
@@ -34,6 +35,7 @@ struct Attend {
     u32 splits;          // room for in `states` and `partial`
     float scale, eps;
     u32 merged_after;  // whether `attend_merge` comes next
+    u32 clustered;     // whether the blocks that share the splits, at most MOST_SPLITS, are a cluster, a split each
 };
 
 __device__ u32 tickets[MAX_TICKETS];
@@ -98,41 +100,42 @@ struct Turn {
     }
 };
 
-// Norm, where there is one, and rope of one head, by one warp; the result lies in `head`, in padded runs.
+// Norm, where there is one, and rope of one head, by one warp; the result lies in `head`, in padded runs. No branch stands between the loads, which
+// would then come one after the other.
 __device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, const float* weights, const Turn& turn, float* head) {
     const u32 lane = threadIdx.x % 32, dim = form.head_dim, half = form.rotary_dim / 2;
     float own[MAX_DIM / RUN];
 #pragma unroll
-    for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
-        own[i] = i * RUN < dim ? load_fresh(from + i * RUN + lane) : 0.0f;
-        if (i * RUN < dim) head[i * RUN_WORDS + lane] = own[i];
-    }
+    for (u32 i = 0; i < MAX_DIM / RUN; ++i) own[i] = load_fresh(from + min(i * RUN, dim - RUN) + lane);
+#pragma unroll
+    for (u32 i = 0; i < MAX_DIM / RUN; ++i) head[i * RUN_WORDS + lane] = own[i];
     __syncwarp();
     if (weights) {
         const u32 run = lane % RUNS;
-        const float sum = 0.0f + sum_of_four(square_run(head + run * RUN_WORDS, run * RUN < dim ? RUN : 0));
+        const float square = square_run(head + run * RUN_WORDS, RUN);
+        const float sum = 0.0f + sum_of_four(run * RUN < dim ? square : 0.0f);
         const float inverse = inverse_rms(sum, dim, form.eps);
         __syncwarp();
 #pragma unroll
-        for (u32 i = 0; i < MAX_DIM / RUN; ++i)
-            if (i * RUN < dim) {
-                own[i] = (own[i] * inverse) * turn.weight[i];
-                head[i * RUN_WORDS + lane] = own[i];
-            }
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
+            own[i] = (own[i] * inverse) * turn.weight[i];
+            head[i * RUN_WORDS + lane] = own[i];
+        }
         __syncwarp();
     }
+    float other[MAX_DIM / RUN];
 #pragma unroll
     for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
         const u32 d = i * RUN + lane;
-        if (d < half)
-            own[i] = __fmaf_rn(-head[in_runs(d + half)], turn.sine[i], own[i] * turn.cosine[i]);
-        else if (d < 2 * half)
-            own[i] = __fmaf_rn(head[in_runs(d - half)], turn.sine[i], own[i] * turn.cosine[i]);
+        other[i] = head[in_runs(d < half ? d + half : d < 2 * half ? d - half : d)];
     }
     __syncwarp();
 #pragma unroll
-    for (u32 i = 0; i < MAX_DIM / RUN; ++i)
-        if (i * RUN < dim) head[i * RUN_WORDS + lane] = own[i];
+    for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
+        const u32 d = i * RUN + lane;
+        const float turned = __fmaf_rn(d < half ? -other[i] : other[i], turn.sine[i], own[i] * turn.cosine[i]);
+        head[i * RUN_WORDS + lane] = d < 2 * half ? turned : own[i];
+    }
 }
 
 // What merging starts from, and one step of it.
@@ -163,14 +166,13 @@ struct Place {
         newest = end - start <= SPLIT;
     }
 
-    // The token's own row is not there yet; what is copied in its place is overwritten. By all threads; by warp 0 alone with bulk copies.
+    // The token's own row is not there yet; what is copied in its place is overwritten. By all threads; with bulk copies a warp takes a tile.
     __device__ __forceinline__ void stage_keys(u8* keys, u32 dim, u32 tile_pitch, u64* arrival) const {
         const u32 tiles = (hi + 15) / 16, bytes = 32 * dim;
         if constexpr (BULK) {
-            if (threadIdx.x >= 32) return;
+            if (threadIdx.x % 32 != 0) return;
             if (threadIdx.x == 0) arrival_expect(arrival, tiles * bytes);
-            __syncwarp();
-            if (threadIdx.x < tiles) copy_bulk(keys + threadIdx.x * tile_pitch, cached + threadIdx.x * bytes, bytes, arrival);
+            for (u32 tile = threadIdx.x / 32; tile < tiles; tile += WARPS) copy_bulk(keys + tile * tile_pitch, cached + tile * bytes, bytes, arrival);
         } else {
             for (u32 tile = 0; tile < tiles; ++tile) copy_together(keys + tile * tile_pitch, cached + tile * bytes, bytes);
         }
@@ -189,13 +191,23 @@ struct Place {
     }
 };
 
-// Grid (blocks that share the splits, blocks of heads).
+// A barrier of a part of the block: of the four warps that have a part of its heads.
+__device__ __forceinline__ void part_barrier() {
+    if (threadIdx.x < THREADS / 2)
+        asm volatile("bar.sync 1, 128;" ::: "memory");
+    else
+        asm volatile("bar.sync 2, 128;" ::: "memory");
+}
+
+// Grid (blocks that share the splits, blocks of heads). Four warps have a part of the heads, each a run; parts wait for each other only where a
+// split's keys and values make room for the next one's.
 template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) {
-    constexpr int HEAD_WARPS = HEADS < 2 ? 1 : 2;  // times four runs
-    constexpr int H = HEADS / HEAD_WARPS;          // heads of a warp
+    constexpr int PARTS = HEADS < 2 ? 1 : 2;
+    constexpr int H = HEADS / PARTS;  // heads of a part
     extern __shared__ __align__(16) u8 shared[];
     __shared__ float m[HEADS], l[HEADS];
-    __shared__ u64 arrivals[2];  // of keys and of values
+    __shared__ u64 arrivals[3];  // of keys, of values, and of what the cluster's other blocks have found
+    __shared__ u64 consumed[2];  // keys and values, by every warp
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = form.head_dim;
     const u32 each = form.heads / form.kv_heads, blocks = (each + HEADS - 1) / HEADS;
     const u32 kv_head = blockIdx.y / blocks, first = blockIdx.y % blocks * HEADS, first_head = kv_head * each + first, count = min(each - first, u32(HEADS));
@@ -214,15 +226,22 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     float* q = carve.take<float>(HEADS * HEAD_WORDS);
     float* p = carve.take<float>(HEADS * SPLIT_WORDS);
     float* own_key = carve.take<float>(HEAD_WORDS);
+    float* found = carve.take<float>(form.clustered ? MOST_SPLITS * HEADS * FOUND_WORDS : 0);  // in a cluster's first block, [splits][HEADS]: o, m, l
     Place here(form, kv_head, first_split + blockIdx.x, from, end);
     if (warp == 0) {
         if (lane == 0) {
             arrival_init(arrivals);
             arrival_init(arrivals + 1);
+            arrival_init(arrivals + 2);
+            arrival_init(consumed, WARPS);
+            arrival_init(consumed + 1, WARPS);
             arrivals_ready();
+            if (form.clustered && blockIdx.x == 0) arrival_expect(arrivals + 2, (splits - 1) * count * (dim + 2) * sizeof(float));
         }
         __syncwarp();
     }
+    if (form.clustered) cluster_arrive();
+    __syncthreads();
     here.stage_keys(keys, dim, tile_pitch, arrivals);
     here.stage_values(values, dim, arrivals + 1);
     const bool has_newest = (splits - 1) % gridDim.x == blockIdx.x;
@@ -248,8 +267,20 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
                           key ? own_key : q + vector * HEAD_WORDS);
         }
     }
-    const u32 c = warp % RUNS, head_part = warp / RUNS * H;
-    const bool works = warp < RUNS * HEAD_WARPS;
+    // That this warp is done with keys or values, and its part of the heads too; without bulk copies the whole block.
+    const auto consume = [&](u64* what) {
+        if constexpr (BULK) {
+            __syncwarp();
+            if (lane == 0) arrival_signal(what);
+            part_barrier();
+        } else {
+            __syncthreads();
+        }
+    };
+    const u32 c = warp % RUNS, first_of_part = warp / RUNS * H;
+    const bool works = warp < RUNS * PARTS;
+    // All blocks have begun before one writes into another.
+    if (form.clustered) cluster_wait();
     __syncthreads();
     for (u32 index = blockIdx.x, parity = 0; index < splits; index += gridDim.x, parity ^= 1) {
         here = Place(form, kv_head, first_split + index, from, end);
@@ -269,30 +300,34 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
         // Scores: a warp takes a run of the dimensions, a lane four positions.
         float4 acc[H];
         if (works && c * RUN < dim)
-            run_chains<H>(keys + lane / 4 * tile_pitch + c * RUN * 32 + lane % 4 * 8, 32, q + head_part * HEAD_WORDS + c * RUN_WORDS, HEAD_WORDS, 0, RUN, acc);
+            run_chains<H>(keys + lane / 4 * tile_pitch + c * RUN * 32 + lane % 4 * 8, 32, q + first_of_part * HEAD_WORDS + c * RUN_WORDS, HEAD_WORDS, 0, RUN, acc);
         else
 #pragma unroll
             for (int h = 0; h < H; ++h) acc[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (works)
 #pragma unroll
-            for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * SPLIT + 4 * lane) = acc[h];
-        __syncthreads();
-        if (another) next.stage_keys(keys, dim, tile_pitch, arrivals);
-        if (warp < HEADS) {
+            for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + first_of_part + h) * SPLIT + 4 * lane) = acc[h];
+        consume(consumed);
+        if (works && c < H) {
+            const u32 head = first_of_part + c;
             float s[SPLIT / RUN], max = -infinity();
 #pragma unroll
             for (u32 i = 0; i < SPLIT / RUN; ++i) {
                 const u32 at = i * RUN + lane;
-                const auto run = [&](u32 of) { return runs[(of * HEADS + warp) * SPLIT + at]; };
+                const auto run = [&](u32 of) { return runs[(of * HEADS + head) * SPLIT + at]; };
                 s[i] = (0.0f + ((run(0) + run(1)) + (run(2) + run(3)))) * form.scale;
                 if (at >= lo && at < hi) max = larger(max, s[i]);
             }
             for (u32 step = 16; step > 0; step /= 2) max = larger(max, __shfl_xor_sync(~0u, max, step));
 #pragma unroll
-            for (u32 i = 0; i < SPLIT / RUN; ++i) p[warp * SPLIT_WORDS + i * RUN_WORDS + lane] = assay::exp(s[i] - max);
-            if (lane == 0) m[warp] = max;
+            for (u32 i = 0; i < SPLIT / RUN; ++i) p[head * SPLIT_WORDS + i * RUN_WORDS + lane] = assay::exp(s[i] - max);
+            if (lane == 0) m[head] = max;
         }
-        __syncthreads();
+        if (another) {
+            if (BULK) arrival_wait(consumed, parity);
+            next.stage_keys(keys, dim, tile_pitch, arrivals);
+        }
+        part_barrier();
         arrival_wait(arrivals + 1, parity);
         if (here.newest) {
             if (threadIdx.x < dim) {
@@ -303,15 +338,15 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
             }
             __syncthreads();
         }
-        // Values: a warp takes a run of the positions, a lane four dimensions. The last warp adds up the softmax's weights besides.
+        // Values: a warp takes a run of the positions, a lane four dimensions. A part's last warp adds up the softmax's weights besides.
         if (works && 4 * lane < dim) {
             const u32 run_lo = run_length(lo, c * RUN), run_hi = run_length(hi, c * RUN);
-            run_chains<H>(values + c * RUN * dim * 2 + lane * 8, dim * 2, p + head_part * SPLIT_WORDS + c * RUN_WORDS, SPLIT_WORDS, run_lo, run_hi, acc);
+            run_chains<H>(values + c * RUN * dim * 2 + lane * 8, dim * 2, p + first_of_part * SPLIT_WORDS + c * RUN_WORDS, SPLIT_WORDS, run_lo, run_hi, acc);
 #pragma unroll
-            for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + head_part + h) * MAX_DIM + 4 * lane) = acc[h];
+            for (int h = 0; h < H; ++h) *(float4*)(runs + (c * HEADS + first_of_part + h) * MAX_DIM + 4 * lane) = acc[h];
         }
-        if (warp == WARPS - 1) {
-            const u32 run = lane % RUNS, h = min(lane / RUNS, u32(HEADS - 1));
+        if (works && c == RUNS - 1) {
+            const u32 run = lane % RUNS, h = first_of_part + min(lane / RUNS, u32(H - 1));
             const u32 run_lo = run_length(lo, run * RUN), run_hi = run_length(hi, run * RUN);
             const float* weights = p + h * SPLIT_WORDS + run * RUN_WORDS;
             float sum = 0.0f;
@@ -320,24 +355,62 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
             sum = 0.0f + sum_of_four(sum);
             if (run == 0) l[h] = sum;
         }
-        __syncthreads();
-        if (another) next.stage_values(values, dim, arrivals + 1);
+        consume(consumed + 1);
+        if (another) {
+            if (BULK && threadIdx.x == 0) arrival_wait(consumed + 1, parity);
+            next.stage_values(values, dim, arrivals + 1);
+        }
         const u32 d = threadIdx.x % MAX_DIM;
-        for (u32 h = threadIdx.x / MAX_DIM; h < count && d < dim; h += THREADS / MAX_DIM) {
-            const auto run = [&](u32 of) { return runs[(of * HEADS + h) * MAX_DIM + d]; };
-            const float o = 0.0f + ((run(0) + run(1)) + (run(2) + run(3)));
-            const u32 head = first_head + h;
-            if (splits == 1) {
+        float o[H];
+#pragma unroll
+        for (int i = 0; i < H; ++i) {
+            const auto run = [&](u32 of) { return works ? runs[(of * HEADS + first_of_part + i) * MAX_DIM + d] : 0.0f; };
+            o[i] = 0.0f + ((run(0) + run(1)) + (run(2) + run(3)));
+        }
+#pragma unroll
+        for (int i = 0; i < H; ++i) {
+            const u32 h = first_of_part + i, head = first_head + h;
+            if (!works || h >= count || d >= dim) continue;
+            if (form.clustered && splits > 1) {
+                float* to = found + (index * HEADS + h) * FOUND_WORDS;
+                const auto put = [&](u32 at, float value) {
+                    if (index == 0)
+                        to[at] = value;
+                    else
+                        send(to + at, arrivals + 2, 0, value);
+                };
+                put(d, o[i]);
+                if (d == 0) {
+                    put(MAX_DIM, m[h]);
+                    put(MAX_DIM + 1, l[h]);
+                }
+            } else if (splits == 1) {
                 Merged merged(form.sinks, head);
-                merged.add(m[h], l[h], o);
+                merged.add(m[h], l[h], o[i]);
                 form.out[head * dim + d] = merged.answer();
             } else {
                 const u64 at = u64(head) * form.splits + index;
-                form.partial[at * dim + d] = o;
+                form.partial[at * dim + d] = o[i];
                 if (d == 0) form.states[at] = make_float2(m[h], l[h]);
             }
         }
-        if (another) __syncthreads();  // before `runs` is written again
+        if (another) part_barrier();  // before `runs` is written again
+    }
+    if (form.clustered) {
+        if (splits == 1 || blockIdx.x != 0) return;
+        __syncthreads();
+        arrival_wait(arrivals + 2, 0);
+        const u32 d = threadIdx.x % MAX_DIM;
+        for (u32 h = threadIdx.x / MAX_DIM; h < count && d < dim; h += THREADS / MAX_DIM) {
+            Merged merged(form.sinks, first_head + h);
+#pragma unroll
+            for (u32 j = 0; j < MOST_SPLITS; ++j) {
+                const float* of = found + (j * HEADS + h) * FOUND_WORDS;
+                if (j < splits) merged.add(of[MAX_DIM], of[MAX_DIM + 1], of[d]);
+            }
+            form.out[(first_head + h) * dim + d] = merged.answer();
+        }
+        return;
     }
     if (splits == 1 || form.merged_after || !last_block(tickets + blockIdx.y, min(splits, gridDim.x))) return;
     const u32 d = threadIdx.x % MAX_DIM;
@@ -360,7 +433,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     }
 }
 
-// Merges many splits: grid (head_dim / 32, heads), a block of 128 threads takes 32 dimensions of a head. The largest m up to a split does not
+// Merges many splits: grid (head_dim / 32, heads), a block of 256 threads takes 32 dimensions of a head. The largest m up to a split does not
 // depend on the order in which it is found; the sums are chains.
 extern "C" __global__ void __launch_bounds__(MERGE_SPLITS) attend_merge(const __grid_constant__ Attend form) {
     __shared__ __align__(16) float partial[MERGE_SPLITS][MERGE_DIMS];

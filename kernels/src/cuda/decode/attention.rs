@@ -19,11 +19,14 @@ const MAX_DIM: usize = 128;
 /// Blocks of heads that have a ticket; `MAX_TICKETS` of `cu/decode_attention.cu`.
 const MAX_TICKETS: usize = 256;
 
-/// Splits that the last block of a head merges by itself; `MOST_SPLITS` of `cu/decode_attention.cu`.
+/// Splits that one block of a head merges by itself; `MOST_SPLITS` of `cu/decode_attention.cu`. As many blocks as every cluster may have.
 const MOST_SPLITS: usize = 8;
 
+/// Floats of what a block of a cluster has found for a head; `FOUND_WORDS` of `cu/decode_attention.cu`.
+const FOUND_WORDS: usize = MAX_DIM + 4;
+
 /// Dimensions and threads of a block of the merge.
-const MERGE: (u32, u32) = (32, 128);
+const MERGE: (u32, u32) = (32, 256);
 
 /// `struct Attend` of `cu/decode_attention.cu`.
 #[repr(C)]
@@ -47,6 +50,7 @@ struct AttendArgument {
     scale: f32,
     eps: f32,
     merged_after: u32,
+    clustered: u32,
 }
 
 /// Norms of single heads, `[head_dim]`, where there are any.
@@ -128,7 +132,10 @@ impl Cuda {
         let together = heads_of_a_block(each, kv_heads * splits, self.properties().multiprocessors as usize);
         let blocks = product(KERNEL, "blocks", &[kv_heads, each.div_ceil(together)])?;
         let merged_after = splits > MOST_SPLITS;
-        if !merged_after && blocks > MAX_TICKETS {
+        let name = ["attend_1", "attend_2", "attend_4", "attend_8"][together.trailing_zeros() as usize];
+        let function = Function("decode_attention", name);
+        let clustered = splits > 1 && !merged_after && self.clusters(function)?;
+        if !merged_after && !clustered && blocks > MAX_TICKETS {
             return Ok(false);
         }
         let (states, partial) = places(scratch, heads, head_dim, splits)?;
@@ -154,18 +161,22 @@ impl Cuda {
             scale: form.scale,
             eps: norms.eps,
             merged_after: merged_after.into(),
+            clustered: clustered.into(),
         };
-        let name = ["attend_1", "attend_2", "attend_4", "attend_8"][together.trailing_zeros() as usize];
-        let Some(bytes) = shared(head_dim, together).within(self.properties().shared_bytes) else { return Ok(false) };
+        let Some(bytes) = shared(head_dim, together, clustered).within(self.properties().shared_bytes) else {
+            return Ok(false);
+        };
         // Two blocks of a multiprocessor, each with several splits where there are more.
         let shares = splits.min((2 * self.properties().multiprocessors as usize / blocks).max(MOST_SPLITS));
-        let grid = Grid::new((size(KERNEL, shares)?, size(KERNEL, blocks)?, 1), THREADS).shared(bytes);
+        let shares = size(KERNEL, if clustered { splits.next_power_of_two() } else { shares })?;
+        let grid = Grid::new((shares, size(KERNEL, blocks)?, 1), THREADS).shared(bytes);
+        let grid = grid.cluster(if clustered { shares } else { 1 });
         let merge = Grid::new((argument.head_dim / MERGE.0, argument.heads, 1), MERGE.1);
         // SAFETY: the argument type is that of the kernels; shapes were checked, and scratch has room for all splits. Read early are
         // earlier positions of the cache, and the position, as old as the documentation demands.
         unsafe {
             let mut arguments = arguments![argument];
-            self.launch_early(stream, Function("decode_attention", name), grid, &mut arguments)?;
+            self.launch_early(stream, function, grid, &mut arguments)?;
             if merged_after {
                 self.launch_early(stream, Function("decode_attention", "attend_merge"), merge, &mut arguments)?;
             }
@@ -194,7 +205,7 @@ fn heads_of_a_block(each: usize, shares: usize, multiprocessors: usize) -> usize
 }
 
 /// As `attend` of `cu/decode_attention.cu` carves it.
-fn shared(dim: usize, heads: usize) -> Carve {
+fn shared(dim: usize, heads: usize, clustered: bool) -> Carve {
     Carve::default()
         .take::<u8>(SPLIT / 16 * (32 * dim + 32))
         .take::<u8>(SPLIT * dim * 2)
@@ -202,6 +213,7 @@ fn shared(dim: usize, heads: usize) -> Carve {
         .take::<f32>(heads * GROUP_WORDS)
         .take::<f32>(heads * GROUP_WORDS)
         .take::<f32>(GROUP_WORDS)
+        .take::<f32>(if clustered { MOST_SPLITS * heads * FOUND_WORDS } else { 0 })
 }
 
 /// Addresses of m and l, and of o, of every split; refuses too little scratch memory.
