@@ -48,6 +48,7 @@ pub(crate) fn cases() -> Vec<Case> {
             [1, 2, 4, 32],
             [3, 5, 96, 20],
             [2, 4, 2880, 1000],
+            [8, 9, 1000, 1200],
             [32, 40, 128, 64],
         ] {
             let name = format!("decode::experts {sizes:?}, biases {biases}");

@@ -52,12 +52,14 @@ impl Carve {
 }
 
 /// What a block needs for its products with `count` tiles of `groups` groups (`Tiles` of `cu/decode.cuh`) besides `base`: how many tiles
-/// are copied ahead, as many as fit, in steps of `step`; and the bytes of shared memory in all. `None` where not even one step fits.
+/// are copied ahead, as many as fit, in steps of `step`; and the bytes of shared memory in all. Where there are more tiles than places, the kernel
+/// sums half of the places in a batch, which are whole steps too. `None` where that does not fit.
 fn stages(base: Carve, groups: usize, count: usize, step: usize, limit: u32) -> Option<(u32, u32)> {
     let base = base.take::<[f32; 2]>(count.min(MAX_STAGES) * groups * TILE_ROWS).take::<u64>(MAX_STAGES);
     (1..=count.min(MAX_STAGES) / step)
         .rev()
         .map(|steps| steps * step)
+        .filter(|stages| count <= *stages || (stages / 2).is_multiple_of(step))
         .find_map(|stages| Some((stages as u32, base.take::<u8>(stages * groups * STAGED_GROUP).within(limit)?)))
 }
 
@@ -74,4 +76,27 @@ fn of_columns(cols: usize, whole: &'static str, part: &'static str) -> &'static 
 /// Whether copies of 16 bytes reach all of a vector.
 fn in_sixteens(x: DeviceSlice<f32>) -> bool {
     x.address().is_multiple_of(16) && x.len().is_multiple_of(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_never_parts_gate_and_up() {
+        // 23 groups, 12 tiles: six places would fit, and batches of three.
+        let groups = 23;
+        let base = Carve::default().take::<f32>(groups * GROUP_WORDS);
+        let bytes = |stages: usize, count: usize| {
+            base.take::<[f32; 2]>(count.min(MAX_STAGES) * groups * TILE_ROWS)
+                .take::<u64>(MAX_STAGES)
+                .take::<u8>(stages * groups * STAGED_GROUP)
+                .0 as u32
+        };
+        let places = |count, step, limit| stages(base, groups, count, step, limit).map(|(stages, _)| stages);
+        assert_eq!(places(12, 2, bytes(8, 12)), Some(8));
+        assert_eq!([places(12, 2, bytes(8, 12) - 1), places(12, 1, bytes(8, 12) - 1)], [Some(4), Some(7)]);
+        assert_eq!(places(6, 2, bytes(6, 6)), Some(6));
+        assert_eq!([places(12, 2, bytes(2, 12)), places(2, 2, bytes(2, 2))], [None, Some(2)]);
+    }
 }
