@@ -36,8 +36,13 @@ impl HttpEndpoint {
     /// that Mozilla trusts.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds no certificate.
+    /// When the address is none of HTTP; when the file cannot be read, or holds no certificate.
     pub fn trusting(url: &str, authorities: Option<&Path>) -> anyhow::Result<Self> {
+        let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        ensure!(
+            host.is_some_and(|host| !host.is_empty() && !host.starts_with('/')),
+            "an endpoint is http://HOST or https://HOST, found {url:?}"
+        );
         let Some(path) = authorities else { return Ok(Self::new(url)) };
         ensure!(url.starts_with("https://"), "certificates are for an endpoint that begins with https://, found {url}");
         let pem = file::read(path, MAX_CERTIFICATES_BYTES)?;
@@ -53,7 +58,8 @@ impl HttpEndpoint {
     }
 
     fn with_tls(url: &str, tls: TlsConfig) -> Self {
-        let config = ureq::Agent::config_builder().http_status_as_error(false).tls_config(tls).build();
+        // Whoever answers is whom the evidence names: nobody is redirected.
+        let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0).tls_config(tls).build();
         let base = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
         Self { agent: config.into(), base, key: std::env::var(KEY_VARIABLE).ok() }
     }

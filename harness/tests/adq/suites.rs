@@ -93,6 +93,25 @@ fn a_model_s_work_is_the_same_under_every_budget_and_is_graded_again_without_it(
     assert!(code == 0 && graded["tasks"].as_array().unwrap().iter().all(equal), "{graded}");
 }
 
+/// Said at once, and nothing is recorded: neither a run that cannot be gone on with, nor controls for nobody.
+#[test]
+fn what_cannot_be_qualified_is_refused_before_anything_runs() {
+    let place = Place::new();
+    let refused = |arguments: &[&str], reason: &str| {
+        let output = place.run(&[&["adq", "run"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(reason), "{arguments:?}: {said}");
+        assert!(!place.path("ledgers/local").exists(), "{arguments:?} left a record");
+    };
+    refused(&["--agent", "nope"], "no agent is called \"nope\"");
+    for url in ["x", "ftp://x", "http://", "http:///v1"] {
+        refused(&["--endpoint", url, "--model", "m"], "an endpoint is http://HOST");
+    }
+    refused(&["--agent", "oracle", "--model", "m"], "--model is for an --endpoint");
+    refused(&["--agent", "oracle", "--kv", "int4"], "no --config that they change");
+    refused(&["--agent", "oracle", "--completion-tokens", "0"], "--completion-tokens");
+}
+
 #[test]
 fn a_suite_that_is_none_is_named() {
     let place = Place::new();

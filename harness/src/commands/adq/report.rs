@@ -9,6 +9,7 @@ use crate::ledger_place::replace_file;
 use crate::output::Format;
 use crate::repository::Repository;
 use crate::statistics::mcnemar;
+use anyhow::ensure;
 use assay_ledgers::{Verdict, VerdictRow};
 use clap::Args;
 use serde_json::{Value, json};
@@ -69,15 +70,22 @@ fn summary(run: &RecordedRun) -> anyhow::Result<Value> {
     }))
 }
 
-/// Tasks of both runs whose first attempts went the same way, to the last byte that was said and done; and tasks of both.
-fn equal_transcripts(run: &RecordedRun, other: &RecordedRun) -> (usize, usize) {
+/// Tasks of both runs, and whether their first attempts went the same way, to the last byte that was said and done.
+fn equal_transcripts(run: &RecordedRun, other: &RecordedRun) -> BTreeMap<String, bool> {
     let essences = |run: &RecordedRun| -> BTreeMap<String, Vec<String>> {
         let first = run.attempts.iter().filter(|attempt| attempt.kept.attempt == 1);
         first.map(|attempt| (attempt.kept.task.clone(), attempt.transcript.essence())).collect()
     };
     let (own, theirs) = (essences(run), essences(other));
-    let both: Vec<bool> = own.iter().filter_map(|(task, essence)| Some(theirs.get(task)? == essence)).collect();
-    (both.iter().filter(|&&equal| equal).count(), both.len())
+    own.into_iter().filter_map(|(task, essence)| Some((task.clone(), *theirs.get(&task)? == essence))).collect()
+}
+
+/// Names in a sentence, the first few of many.
+fn named<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    const MOST: usize = 12;
+    let more = names.len().saturating_sub(MOST);
+    let first = names.take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{first} and {more} more") } else { first }
 }
 
 /// Whether each task was solved by the first attempt at it.
@@ -111,16 +119,33 @@ impl Report {
             let only_left = both.iter().filter(|&&(left, right)| left && !right).count() as u64;
             let only_right = both.iter().filter(|&&(left, right)| right && !left).count() as u64;
             let p = mcnemar(only_left, only_right);
-            let (equal, compared) = equal_transcripts(&run, &other);
+            let transcripts = equal_transcripts(&run, &other);
+            ensure!(
+                !transcripts.is_empty(),
+                "runs {} and {} have no task in common: {} and {}",
+                run.plan.run,
+                other.plan.run,
+                named(run.plan.tasks.keys()),
+                named(other.plan.tasks.keys())
+            );
+            let differing: Vec<&String> =
+                transcripts.iter().filter(|(_, equal)| !**equal).map(|(task, _)| task).collect();
+            let equal = transcripts.len() - differing.len();
             summary["mcnemar"] = json!({
                 "against": other.plan.run, "tasks": both.len(), "only_this": only_left, "only_other": only_right, "p": p,
-                "equal_transcripts": equal,
+                "equal_transcripts": equal, "differing_transcripts": differing,
             });
             words = Some(format!(
-                "against {}: {} tasks, {only_left} solved here alone, {only_right} there alone, p = {p:.3} (McNemar); {equal} of {compared} \
-                 transcripts are equal",
+                "against {}: {} tasks, {only_left} solved here alone, {only_right} there alone, p = {p:.3} (McNemar); {equal} of {} \
+                 transcripts are equal{}",
                 other.plan.run,
-                both.len()
+                both.len(),
+                transcripts.len(),
+                if differing.is_empty() {
+                    String::new()
+                } else {
+                    format!("; others: {}", named(differing.iter().copied()))
+                }
             ));
         }
         let mut answer = answer(&summary, &rows, run.whole.as_ref().map(|record| record.hash))?;

@@ -65,7 +65,7 @@ pub(super) struct Run {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "N")]
     attempts: u32,
     /// Most tokens of an answer, instead of the task's limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     completion_tokens: Option<u32>,
     /// A task, instead of all; may be repeated
     #[arg(long, value_name = "TASK")]
@@ -146,9 +146,27 @@ impl Run {
             self.subject.config.is_some() || self.flags == ConfigFlags::default(),
             "flags that change a config, and no --config that they change"
         );
+        let alone = [
+            ("--model", self.model.is_some()),
+            ("--tokenizer", self.tokenizer.is_some()),
+            ("--ca-file", self.ca_file.is_some()),
+        ];
+        for (flag, given) in alone {
+            ensure!(
+                !given || self.subject.endpoint.is_some() || self.reference.is_some(),
+                "{flag} is for an --endpoint"
+            );
+        }
         let fixtures = repository.path(FOLDER);
         let tasks = Task::read_all(&suite::folder(&fixtures, self.suite.as_deref())?, &self.task)?;
         let cheats = Cheat::read_all(&fixtures)?;
+        // What is asked for must exist before anything is recorded.
+        if let Some(agent) = &self.subject.agent {
+            Subject::scripted(agent, &cheats)?;
+        }
+        if let Some(url) = &self.subject.endpoint {
+            HttpEndpoint::trusting(url, self.ca_file.as_deref())?;
+        }
         let ground = Ground { bench: Bench::new()?, repository, fixtures, tasks, cheats };
         let earlier = self.resume.as_ref().map(|run| RecordedRun::read(&ground.repository, Some(run))).transpose()?;
         let plan = self.plan(&ground, earlier.as_ref())?;
