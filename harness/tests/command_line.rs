@@ -1,7 +1,7 @@
 //! The binary as a user meets it: exit codes, what goes to stdout, and how a mistake is answered.
 #![allow(clippy::unwrap_used)]
 
-use assay_ledgers::{CheckBody, Draft, EvidenceClass, Identity, Ledger, Run, Verdict, VerdictRow};
+use assay_ledgers::{CheckBody, Draft, EvidenceClass, Identity, Ledger, Run, TaskBody, Verdict, VerdictRow};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -264,13 +264,17 @@ impl Checkout {
 #[test]
 fn an_invalidated_record_is_published_as_such_and_no_report_shows_it() {
     let place = Checkout::new();
-    let shown = |figure: &str| std::fs::read_to_string(place.path("reports/results.md")).unwrap().contains(figure);
+    let shown = |record: &str| {
+        let page = ["README.md", "reports/results.md", "reports/index.html"]
+            .map(|name| std::fs::read_to_string(place.path(name)).unwrap());
+        page.map(|page| page.contains(&record[..12]))
+    };
     let record = place.measured(77711.5);
     place.run(&["ledger", "publish", &record[..12]], 0);
     assert!(place.run(&["ledger", "verify"], 3).contains("INCOMPLETE  anchors: "), "no report vouches for its end");
     place.run(&["report"], 0);
     place.run(&["ledger", "verify"], 0);
-    assert!(shown("77711") || shown("77,711") || shown("77712"), "a record that counts is shown");
+    assert_eq!(shown(&record), [true; 3], "a record that counts is shown");
 
     place.run(&["ledger", "invalidate", &record[..12], "--reason", "a loose cable"], 0);
     let said = place.run(&["ledger", "publish", &record[..12]], 0);
@@ -278,12 +282,10 @@ fn an_invalidated_record_is_published_as_such_and_no_report_shows_it() {
     let other = place.measured(88811.5);
     place.run(&["ledger", "invalidate", &other[..12], "--reason", "a loose cable"], 0);
     let said = place.run(&["ledger", "publish", &other[..12]], 0);
-    assert!(said.contains("does not count") && said.contains("a loose cable"), "{said}");
+    assert!(said.contains("does not count") && said.contains("invalidation"), "{said}");
     place.run(&["report"], 0);
     place.run(&["report", "--check"], 0);
-    for figure in ["77711", "77,711", "77712", "88811", "88,811", "88812"] {
-        assert!(!shown(figure), "{figure}");
-    }
+    assert_eq!((shown(&record), shown(&other)), ([false; 3], [false; 3]));
     assert!(place.run(&["ledger", "publish", &other[..12]], 0).contains("Nothing was new."));
     assert!(place.run(&["ledger", "show", &other[..12]], 0).contains("INVALID   record"));
     std::fs::remove_file(place.path("reports/heads.json")).unwrap();
@@ -301,7 +303,17 @@ fn an_invalidated_record_is_no_input() {
          evidence = [\"{record}\"]\n"
     );
     std::fs::write(place.path("decision.toml"), decision).unwrap();
-    for arguments in [&["compare", "tiny-moe", "--baseline", &record][..], &["ledger", "add", "decision.toml"]] {
+    let ledger = Ledger::open(place.path("ledgers/local")).unwrap();
+    let body = serde_json::json!({ "suite": "adq run abcdef: plan", "rules_version": 1, "endpoint": "agent", "tasks": [], "shares": {} });
+    let run: TaskBody = serde_json::from_value(body).unwrap();
+    let run = ledger.append(Draft::without_identity(EvidenceClass::Functional, run)).unwrap().record.hash.to_string();
+    place.run(&["ledger", "invalidate", &run, "--reason", "a loose cable"], 0);
+    for arguments in [
+        &["compare", "tiny-moe", "--baseline", &record][..],
+        &["ledger", "add", "decision.toml"],
+        &["adq", "report"],
+        &["adq", "grade", "abcdef"],
+    ] {
         let said = place.run(arguments, 4);
         assert!(said.contains("does not count") && said.contains("a loose cable"), "{said}");
     }
