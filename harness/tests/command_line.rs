@@ -264,10 +264,11 @@ impl Checkout {
 #[test]
 fn an_invalidated_record_is_published_as_such_and_no_report_shows_it() {
     let place = Checkout::new();
+    // The page's last chart shows every record there ever was, the others what counts: it names this one more than once.
     let shown = |record: &str| {
-        let page = ["README.md", "reports/results.md", "reports/index.html"]
-            .map(|name| std::fs::read_to_string(place.path(name)).unwrap());
-        page.map(|page| page.contains(&record[..12]))
+        [("README.md", 0), ("reports/results.md", 0), ("reports/index.html", 1)].map(|(name, besides)| {
+            std::fs::read_to_string(place.path(name)).unwrap().matches(&record[..12]).count() > besides
+        })
     };
     let record = place.measured(77711.5);
     place.run(&["ledger", "publish", &record[..12]], 0);
