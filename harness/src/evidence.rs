@@ -3,6 +3,7 @@
 use crate::ledger_place::LedgerPlace;
 use crate::repository::Repository;
 use crate::runtime::observations;
+use anyhow::Context;
 use assay_ledgers::{Draft, Ledger, Observation, Sha256, VerdictRow};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -27,17 +28,21 @@ impl RunLog {
     }
 }
 
-/// Stores the log, appends the record to the local ledger, and returns the record's hash.
+/// Opens the local ledger for [`record`], which takes nothing else: before the work starts, so that none is done whose
+/// result could not be kept.
+///
+/// # Errors
+/// When the ledger has lost records or cannot be written.
+pub fn open_ledger(repository: &Repository) -> anyhow::Result<Ledger> {
+    Ledger::open(LedgerPlace::Local.folder(repository)).context("nothing was run, for its result could not be kept")
+}
+
+/// Stores the log, appends the record to the ledger, and returns the record's hash.
 ///
 /// # Errors
 /// When the ledger cannot be written.
-pub fn record(
-    repository: &Repository,
-    draft: Draft,
-    verdicts: Vec<VerdictRow>,
-    log: &RunLog,
-) -> anyhow::Result<Sha256> {
-    record_seen(repository, draft, verdicts, log, BTreeMap::new())
+pub fn record(ledger: &Ledger, draft: Draft, verdicts: Vec<VerdictRow>, log: &RunLog) -> anyhow::Result<Sha256> {
+    record_seen(ledger, draft, verdicts, log, BTreeMap::new())
 }
 
 /// [`record`], with what else was seen.
@@ -45,7 +50,7 @@ pub fn record(
 /// # Errors
 /// When the ledger cannot be written.
 pub fn record_seen(
-    repository: &Repository,
+    ledger: &Ledger,
     draft: Draft,
     verdicts: Vec<VerdictRow>,
     log: &RunLog,
@@ -53,7 +58,6 @@ pub fn record_seen(
 ) -> anyhow::Result<Sha256> {
     let mut observations = observations();
     observations.other.extend(seen);
-    let ledger = Ledger::open(LedgerPlace::Local.folder(repository))?;
     let log = ledger.store_log("run.jsonl", log.lines.as_slice())?;
     let draft = draft.verdicts(verdicts).observations(observations).command(command()).log(log);
     Ok(ledger.append(draft)?.record.hash)

@@ -35,7 +35,7 @@ impl Exit {
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         if error.is::<Interrupted>() {
             Exit(INTERRUPTED)
-        } else if error.is::<InvalidEvidence>() {
+        } else if error.is::<InvalidEvidence>() || is_invalid_record(error) {
             Verdict::Invalid.into()
         } else if is_broken_pipe(error) {
             Exit::DONE
@@ -57,6 +57,11 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// Whether a ledger could not be trusted.
+fn is_invalid_record(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<assay_ledgers::Error>().is_some_and(assay_ledgers::Error::is_invalid_evidence)
+}
+
 /// Whether the reader of stdout went away (`assay … | head`), which is no error of ours.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
@@ -73,6 +78,10 @@ mod tests {
         check(anyhow::anyhow!("no such file"), 2);
         check(Interrupted.into(), 130);
         check(InvalidEvidence("broken chain".into()).into(), 4);
+        let broken =
+            |path: &str| assay_ledgers::Error::Broken { path: path.into(), detail: "records were lost".to_owned() };
+        check(broken("ledgers/local").into(), 4);
+        check(assay_ledgers::Error::BadPrefix { prefix: "zz".to_owned() }.into(), 2);
         check(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(), 0);
         check(std::io::Error::from(std::io::ErrorKind::NotFound).into(), 2);
     }

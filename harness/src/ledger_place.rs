@@ -3,7 +3,7 @@
 use crate::repository::Repository;
 use anyhow::Context;
 use assay_engine::file;
-use assay_ledgers::Head;
+use assay_ledgers::{Head, Record};
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -42,6 +42,26 @@ impl FromStr for LedgerPlace {
             folder => LedgerPlace::Folder(folder.into()),
         })
     }
+}
+
+/// The ledgers of this checkout that there are.
+pub fn places(repository: &Repository) -> impl Iterator<Item = PathBuf> {
+    let folders = [LedgerPlace::Local, LedgerPlace::Tracked].map(|place| place.folder(repository));
+    folders.into_iter().filter(|folder| folder.exists())
+}
+
+/// Every record of them, one that was published twice: either may say what invalidates a record of the other.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn known_records(repository: &Repository) -> anyhow::Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for folder in places(repository) {
+        for record in assay_ledgers::read(folder)? {
+            records.push(record?);
+        }
+    }
+    Ok(records)
 }
 
 /// Where the tracked ledger's chains ended when the reports were last made, under the repository's root. Kept apart from

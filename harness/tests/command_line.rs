@@ -1,7 +1,7 @@
 //! The binary as a user meets it: exit codes, what goes to stdout, and how a mistake is answered.
 #![allow(clippy::unwrap_used)]
 
-use assay_ledgers::{CheckBody, Draft, EvidenceClass, Identity, Ledger, Verdict, VerdictRow};
+use assay_ledgers::{CheckBody, Draft, EvidenceClass, Identity, Ledger, Run, TaskBody, Verdict, VerdictRow};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -61,7 +61,10 @@ fn a_ledger_is_read_and_a_change_in_it_found() {
     let (shown, _) = check(&["ledger", "show", &hash.short(), "--ledger", place], 0);
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     let (csv, _) = check(&["ledger", "export", "--ledger", place, "--output", "csv"], 0);
-    assert!(csv.starts_with("record,time_utc,kind,class,about,measure,tokens,unit,value,low,high\n"), "{csv}");
+    assert!(
+        csv.starts_with("record,time_utc,kind,class,about,measure,tokens,unit,value,low,high,invalidated_by\n"),
+        "{csv}"
+    );
     let (lines, _) = check(&["ledger", "export", "--ledger", place, "--output", "json"], 0);
     let chain = std::fs::read_to_string(chain(folder.path())).unwrap();
     let parsed = |text: &str| -> Vec<serde_json::Value> {
@@ -204,9 +207,183 @@ fn another_machines_ledger_is_imported_once() {
     }
     assert_eq!(run(&["ledger", "verify", "local"]).0, Some(0));
     assert_eq!(run(&["ledger", "publish", "--all"]).0, Some(0));
-    assert_eq!(run(&["ledger", "verify", "tracked"]).0, Some(0));
+    let (code, report) = run(&["ledger", "verify", "tracked"]);
+    assert_eq!(code, Some(3), "no report has written down where it ends: {report}");
+    assert!(report.contains("INCOMPLETE  anchors: "), "{report}");
     change_one_byte(other.path());
     assert_eq!(run(&import).0, Some(4));
+}
+
+/// A checkout with what a report and a config need.
+struct Checkout(tempfile::TempDir);
+
+impl Checkout {
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
+        for name in ["fixtures", "suites"] {
+            std::os::unix::fs::symlink(root.join(name), place.path().join(name)).unwrap();
+        }
+        std::fs::create_dir(place.path().join("reports")).unwrap();
+        for name in ["README.md", "reports/results.md"] {
+            std::fs::copy(root.join(name), place.path().join(name)).unwrap();
+        }
+        Self(place)
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What a command says on both streams; its exit code is checked.
+    fn run(&self, arguments: &[&str], code: i32) -> String {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_assay")).args(arguments).current_dir(self.0.path()).output().unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        text
+    }
+
+    /// A speed record of the local ledger.
+    fn measured(&self, median: f64) -> String {
+        let ledger = Ledger::open(self.path("ledgers/local")).unwrap();
+        let row = |measure: &str, tokens: u64| {
+            serde_json::json!({
+                "measure": measure, "tokens": tokens, "unit": "tok/s", "median": median, "best": median, "samples": [median],
+            })
+        };
+        let body = serde_json::json!({
+            "rows": [row("prefill", 1024), row("decode", 64)], "low_water_bytes": {}, "layers": [],
+        });
+        let log = ledger.store_log("run.jsonl", &b"{}\n"[..]).unwrap();
+        let draft = Draft::speed(Run::timing_off(), identity(), serde_json::from_value(body).unwrap()).log(log);
+        ledger.append(draft).unwrap().record.hash.to_string()
+    }
+}
+
+#[test]
+fn an_invalidated_record_is_published_as_such_and_no_report_shows_it() {
+    let place = Checkout::new();
+    // The page's last chart shows every record there ever was, the others what counts: it names this one more than once.
+    let shown = |record: &str| {
+        [("README.md", 0), ("reports/results.md", 0), ("reports/index.html", 1)].map(|(name, besides)| {
+            std::fs::read_to_string(place.path(name)).unwrap().matches(&record[..12]).count() > besides
+        })
+    };
+    let record = place.measured(77711.5);
+    place.run(&["ledger", "publish", &record[..12]], 0);
+    assert!(place.run(&["ledger", "verify"], 3).contains("INCOMPLETE  anchors: "), "no report vouches for its end");
+    place.run(&["report"], 0);
+    place.run(&["ledger", "verify"], 0);
+    assert_eq!(shown(&record), [true; 3], "a record that counts is shown");
+
+    place.run(&["ledger", "invalidate", &record[..12], "--reason", "a loose cable"], 0);
+    let said = place.run(&["ledger", "publish", &record[..12]], 0);
+    assert!(said.contains("invalidation"), "{said}");
+    let other = place.measured(88811.5);
+    place.run(&["ledger", "invalidate", &other[..12], "--reason", "a loose cable"], 0);
+    let said = place.run(&["ledger", "publish", &other[..12]], 0);
+    assert!(said.contains("does not count") && said.contains("invalidation"), "{said}");
+    place.run(&["report"], 0);
+    place.run(&["report", "--check"], 0);
+    assert_eq!((shown(&record), shown(&other)), ([false; 3], [false; 3]));
+    assert!(place.run(&["ledger", "publish", &other[..12]], 0).contains("Nothing was new."));
+    assert!(place.run(&["ledger", "show", &other[..12]], 0).contains("INVALID   record"));
+    std::fs::remove_file(place.path("reports/heads.json")).unwrap();
+    place.run(&["ledger", "verify", "ledgers/tracked"], 3);
+    place.run(&["ledger", "verify", "local"], 0);
+}
+
+#[test]
+fn an_invalidated_record_is_no_input() {
+    let place = Checkout::new();
+    let record = place.measured(100.0);
+    place.run(&["ledger", "invalidate", &record, "--reason", "a loose cable"], 0);
+    let decision = format!(
+        "evidence_class = \"functional\"\n[body.decision]\nquestion = \"which\"\nchoice = \"this\"\nreason = \"faster\"\n\
+         evidence = [\"{record}\"]\n"
+    );
+    std::fs::write(place.path("decision.toml"), decision).unwrap();
+    let ledger = Ledger::open(place.path("ledgers/local")).unwrap();
+    let body = serde_json::json!({ "suite": "adq run abcdef: plan", "rules_version": 1, "endpoint": "agent", "tasks": [], "shares": {} });
+    let run: TaskBody = serde_json::from_value(body).unwrap();
+    let run = ledger.append(Draft::without_identity(EvidenceClass::Functional, run)).unwrap().record.hash.to_string();
+    place.run(&["ledger", "invalidate", &run, "--reason", "a loose cable"], 0);
+    for arguments in [
+        &["compare", "tiny-moe", "--baseline", &record][..],
+        &["ledger", "add", "decision.toml"],
+        &["adq", "report"],
+        &["adq", "grade", "abcdef"],
+    ] {
+        let said = place.run(arguments, 4);
+        assert!(said.contains("does not count") && said.contains("a loose cable"), "{said}");
+    }
+}
+
+#[test]
+fn nothing_runs_whose_result_could_not_be_kept() {
+    let place = Checkout::new();
+    std::fs::create_dir(place.path("ledgers")).unwrap();
+    std::fs::write(place.path("ledgers/local"), "no folder").unwrap();
+    let tiny = place.path("fixtures/models/tiny-moe");
+    for arguments in [
+        &["ledger", "record", "--name", "touched", "--", "touch", "it-ran"][..],
+        &["perplexity", "tiny-moe"],
+        &["checkpoint-check", tiny.to_str().unwrap()],
+        &["benchmark", "tiny-moe"],
+        &["compare", "tiny-moe"],
+        &["session-equivalence", "tiny-moe", "--prompts", "random"],
+        &["session-cache-benchmark", "tiny-moe", "--prompts", "random"],
+        &["roofline"],
+        &["peer", "llama-cpp", "tiny-moe"],
+    ] {
+        let said = place.run(arguments, 2);
+        assert!(said.contains("nothing was run") && said.contains("ledgers/local"), "{arguments:?}: {said}");
+        assert!(!said.contains("loading weights"), "{arguments:?}: {said}");
+    }
+    assert!(!place.path("it-ran").exists());
+}
+
+#[test]
+fn a_damaged_ledger_is_invalid_whoever_finds_it() {
+    let place = Checkout::new();
+    let record = place.measured(100.0);
+    place.run(&["ledger", "publish", &record], 0);
+    for ledger in ["ledgers/local", "ledgers/tracked"] {
+        let chain = chain(&place.path(ledger));
+        let text = std::fs::read_to_string(&chain).unwrap();
+        std::fs::write(&chain, text.replace("\"median\":100", "\"median\":900")).unwrap();
+    }
+    for arguments in [
+        &["ledger", "list"][..],
+        &["ledger", "show", &record],
+        &["ledger", "export"],
+        &["ledger", "publish", &record],
+        &["ledger", "invalidate", &record, "--reason", "damaged"],
+        &["report"],
+        &["report", "--check"],
+        &["compare", "tiny-moe", "--baseline", &record],
+        &["identity", "diff", &record, "tiny-moe"],
+    ] {
+        place.run(arguments, 4);
+    }
+}
+
+#[test]
+fn a_ledgers_mistakes_say_what_would_do() {
+    let place = Checkout::new();
+    place.measured(100.0);
+    for hash in ["", "zz", "abc"] {
+        let said = place.run(&["ledger", "show", hash], 2);
+        assert!(said.contains("expected at least six hex digits"), "{said}");
+    }
+    for command in ["list", "export"] {
+        let said = place.run(&["ledger", command, "--kind", "bogus"], 2);
+        assert!(said.contains("perplexity") && said.contains("invalidation"), "{said}");
+    }
+    assert!(place.run(&["ledger", "list", "--class", "bogus"], 2).contains("current_benchmark"));
+    let said = place.run(&["ledger", "record", "--name", " ", "--", "touch", "it-ran"], 2);
+    assert!(said.contains("--name is empty") && !place.path("it-ran").exists(), "{said}");
 }
 
 fn chain(ledger: &Path) -> std::path::PathBuf {

@@ -56,7 +56,7 @@ pub enum Error {
         detail: String,
     },
     /// A record names a raw log that the ledger does not hold.
-    #[error("log {name:?} ({sha256}) is not in {path}: store it before the record that names it", path = path.display())]
+    #[error("log {name:?} ({sha256}), which a record names, is not in {path}", path = path.display())]
     MissingLog {
         /// The log's name in the record.
         name: String,
@@ -64,6 +64,16 @@ pub enum Error {
         sha256: crate::Sha256,
         /// Where it was expected.
         path: PathBuf,
+    },
+    /// A raw log is not what the record names.
+    #[error("{path}: log {name:?} was changed: {detail}", path = path.display())]
+    ChangedLog {
+        /// The log's name in the record.
+        name: String,
+        /// Where it lies.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
     },
     /// Current benchmark evidence is a run whose raw log is kept.
     #[error("current_benchmark evidence needs at least one raw log, found none")]
@@ -76,6 +86,28 @@ pub enum Error {
         /// The prefix asked for.
         prefix: String,
     },
+    /// What should name a record is no beginning of a hash.
+    #[error("expected at least six hex digits of a record's hash, found {prefix:?}")]
+    BadPrefix {
+        /// What was given.
+        prefix: String,
+    },
+    /// A record that was invalidated would be used as if it counted.
+    #[error("record {} does not count: record {} invalidates it: {reason}", record.short(), by.short())]
+    Invalidated {
+        /// The record, as it was first written.
+        record: crate::Sha256,
+        /// The record that says so.
+        by: crate::Sha256,
+        /// Why.
+        reason: String,
+    },
+    /// A record would take its own place.
+    #[error("record {} cannot take its own place", record.short())]
+    ReplacesItself {
+        /// The record, as it was first written.
+        record: crate::Sha256,
+    },
     /// A record is invalidated a second time.
     #[error("record {} is invalid already: {} says why", record.short(), by.short())]
     AlreadyInvalid {
@@ -84,7 +116,7 @@ pub enum Error {
         /// The record that says so.
         by: crate::Sha256,
     },
-    /// A hash prefix names several records, or is too short to name one.
+    /// A hash prefix names several records.
     #[error("{prefix:?} names more than one record in {path}: give more digits", path = path.display())]
     Ambiguous {
         /// The ledger.
@@ -129,6 +161,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether this is about evidence that cannot be trusted: changed, lost, or taken back. Anything else is a mistake of the
+    /// caller's, or the system's.
+    pub const fn is_invalid_evidence(&self) -> bool {
+        matches!(
+            self,
+            Self::Broken { .. }
+                | Self::BadRecord { .. }
+                | Self::MissingLog { .. }
+                | Self::ChangedLog { .. }
+                | Self::Invalidated { .. }
+                | Self::SourceInvalid { .. }
+                | Self::Forked { .. }
+        )
+    }
+
     /// Wraps an I/O error with what was tried on which file.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();

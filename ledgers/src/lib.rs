@@ -35,8 +35,8 @@ pub use error::{Error, Result};
 pub use hash::Sha256;
 pub use identity::{FieldDifference, diff};
 pub use ledger::{
-    Appended, ImportedChain, Ledger, Problem, ProblemKind, Records, Selection, VerifyReport, heads, import,
-    invalidations, publish, read, verify, verify_anchored,
+    Appended, ImportedChain, Ledger, Problem, ProblemKind, Records, Selection, VerifyReport, check_counts, heads,
+    import, invalidations, publish, read, verify, verify_anchored,
 };
 pub use run::{Run, Timing, TimingOff, TimingOn};
 pub use schema::*;

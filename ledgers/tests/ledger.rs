@@ -29,7 +29,10 @@ fn records_come_back_and_verify() {
     assert_eq!(records[3].previous, Some(records[2].hash));
     assert_eq!(Ledger::find(dir.path(), &written.record.hash.short()).unwrap(), written.record);
     assert!(matches!(Ledger::find(dir.path(), "ffffffffffff"), Err(Error::NoSuchRecord { .. })));
-    assert!(matches!(Ledger::find(dir.path(), "ab"), Err(Error::Ambiguous { .. })));
+    for short in ["", "zz", "abc", "abcdeg", "../../"] {
+        let error = Ledger::find(dir.path(), short).unwrap_err();
+        assert!(error.to_string().starts_with("expected at least six hex digits"), "{error}");
+    }
 }
 
 #[test]
@@ -127,6 +130,66 @@ fn publishing_keeps_records_as_they_were() {
 }
 
 #[test]
+fn what_is_known_to_be_invalid_is_never_published_as_valid() {
+    let (local, tracked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ledger = filled(local.path(), 3);
+    let hashes: Vec<Sha256> = read(local.path()).unwrap().map(|record| record.unwrap().hash).collect();
+    let invalidate = |hash: Sha256| ledger.invalidate(&hash.to_string(), "loose", None, []).unwrap().record.hash;
+    let publish = |hash: Sha256| {
+        let chosen = Selection::Hashes(vec![hash.to_string()]);
+        let published = publish(local.path(), &chosen, tracked.path()).unwrap();
+        published.iter().map(Record::original_hash).collect::<Vec<_>>()
+    };
+    let invalid = || {
+        let records = read(tracked.path()).unwrap().collect::<Result<Vec<Record>>>().unwrap();
+        hashes.iter().map(|&hash| check_counts(hash, &records).is_err()).collect::<Vec<_>>()
+    };
+    let judge = invalidate(hashes[0]);
+    assert_eq!(publish(hashes[0]), [judge, hashes[0]], "the invalidation first: a kill between them harms nothing");
+    assert_eq!(invalid(), [true, false, false]);
+
+    // What is said later goes along with whatever is published next: here that the first counts again.
+    assert_eq!(publish(hashes[1]), [hashes[1]]);
+    let (second, third) = (invalidate(judge), invalidate(hashes[1]));
+    assert_eq!(publish(hashes[2]), [second, third, hashes[2]]);
+    assert_eq!(invalid(), [false, true, false]);
+    assert_eq!(publish(hashes[2]), []);
+    assert_eq!(verify(tracked.path()).unwrap().verdict, Verdict::Pass);
+
+    // Taken in whole, another machine's ledger says the same.
+    let other = tempfile::tempdir().unwrap();
+    import(local.path(), other.path()).unwrap();
+    let records = read(other.path()).unwrap().collect::<Result<Vec<Record>>>().unwrap();
+    let error = check_counts(hashes[1], &records).unwrap_err();
+    assert!(error.is_invalid_evidence() && error.to_string().ends_with("invalidates it: loose"), "{error}");
+}
+
+#[test]
+fn a_ledger_that_cannot_be_written_is_not_opened() {
+    let fails = |damage: &dyn Fn(&Ledger)| {
+        let dir = tempfile::tempdir().unwrap();
+        damage(&filled(dir.path(), 1));
+        let error = Ledger::open(dir.path()).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+    };
+    // Permissions stop no test that runs as root; a file where a folder should be stops everybody.
+    fails(&|ledger| {
+        fs::remove_dir_all(ledger.dir().join("logs")).unwrap();
+        fs::write(ledger.dir().join("logs"), "").unwrap();
+    });
+    fails(&|ledger| {
+        fs::remove_file(chain_of(ledger)).unwrap();
+        fs::create_dir(chain_of(ledger)).unwrap();
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = filled(dir.path(), 1);
+    let before = fs::read_dir(dir.path()).unwrap().count();
+    Ledger::open(dir.path()).unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before, "trying leaves nothing");
+    assert_eq!(verify(ledger.dir()).unwrap().verdict, Verdict::Pass);
+}
+
+#[test]
 fn nothing_is_published_out_of_a_broken_ledger() {
     let (local, tracked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let ledger = filled(local.path(), 3);
@@ -199,6 +262,7 @@ fn every_kind_is_written_and_read() {
         let written = ledger.append(other_draft(kind, identity(), 0.25, "text").log(log)).unwrap().record;
         let read = Ledger::find(dir.path(), &written.hash.short()).unwrap();
         assert_eq!(read, written);
+        assert!(Body::KINDS.contains(&read.body.kind()));
         assert_eq!(
             read.identity.is_none(),
             matches!(read.body.kind(), "roofline" | "task" | "external" | "invalidation")
@@ -239,6 +303,8 @@ fn a_record_is_invalidated_and_never_removed() {
     assert_eq!(records().len(), 4, "it is still there");
     assert!(matches!(invalidate(&hashes[0], None), Err(Error::AlreadyInvalid { .. })));
     assert!(matches!(invalidate("00000000", None), Err(Error::NoSuchRecord { .. })));
+    assert!(matches!(invalidate(&hashes[1], Some(&hashes[1])), Err(Error::ReplacesItself { .. })));
+    assert!(matches!(invalidate(&hashes[1], Some(&hashes[0])), Err(Error::Invalidated { .. })));
 
     // An invalidation can be wrong as well.
     let second = invalidate(&judge.hash.to_string(), None).unwrap().record;

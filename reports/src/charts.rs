@@ -5,7 +5,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
-use assay_ledgers::{Body, Hcs, Identity, Measure, NumberFormat, PerplexityBody, Record, SpeedBody, SpeedRow, Verdict};
+use assay_ledgers::{
+    Body, Hcs, Identity, Measure, NumberFormat, PerplexityBody, Record, SpeedBody, SpeedRow, Verdict, invalidations,
+};
 
 use crate::figures::{bytes, figure};
 use crate::limits::Limits;
@@ -366,6 +368,7 @@ fn timeline(records: &[Record]) -> Option<Chart> {
         .into_iter()
         .chain([Series { name: "no verdict".to_owned(), joined: false, points: Vec::new() }])
         .collect();
+    let invalid = invalidations(records);
     for record in records {
         let time = record.origin.as_ref().map_or(&record.time_utc, |origin| &origin.time_utc);
         let Some(seconds) = humantime::parse_rfc3339(time.as_str())
@@ -376,7 +379,10 @@ fn timeline(records: &[Record]) -> Option<Chart> {
             continue;
         };
         let row = kinds.iter().position(|&kind| kind == record.body.kind()).unwrap_or(0);
+        // What a later record takes back passes no more, whatever it found.
+        let taken_back = invalid.contains_key(&record.original_hash()).then_some(Verdict::Invalid);
         let worst = record.verdicts.iter().map(|row| row.verdict).max_by_key(|&verdict| gravity(verdict));
+        let worst = taken_back.or(worst);
         let index = worst.map_or(verdicts.len(), |worst| verdicts.iter().position(|&v| v == worst).unwrap_or(0));
         series[index].points.push(Point::new(seconds, row as f64, reference_hash(record)));
     }

@@ -7,13 +7,13 @@ use super::patch::Patch;
 use super::task::Kind;
 use super::transcript::Transcript;
 use crate::evidence::command;
-use crate::ledger_place::LedgerPlace;
+use crate::ledger_place::{LedgerPlace, known_records};
 use crate::repository::Repository;
 use crate::runtime::observations;
 use anyhow::{Context, bail, ensure};
 use assay_ledgers::{
     Body, Draft, EvidenceClass, Identity, Interval95, Ledger, LogRef, Record, Sha256, TaskAttempt, TaskBody, TaskRow,
-    VerdictRow,
+    VerdictRow, check_counts,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -259,7 +259,7 @@ impl RecordedRun {
     /// Reads a run by the start of its name, or the latest one.
     ///
     /// # Errors
-    /// When there is none, several begin so, or a log is missing or changed.
+    /// When there is none, several begin so, a record of it was invalidated, or a log is missing or changed.
     pub fn read(repository: &Repository, prefix: Option<&str>) -> anyhow::Result<Self> {
         let folder = LedgerPlace::Local.folder(repository);
         ensure!(folder.exists(), "no run is recorded here: {} does not exist", folder.display());
@@ -286,6 +286,10 @@ impl RecordedRun {
             }
         };
         records.retain(|(name, ..)| *name == run);
+        let known = known_records(repository)?;
+        for (.., record) in &records {
+            check_counts(record.original_hash(), &known).with_context(|| format!("run {run}"))?;
+        }
         let mut parts = (None, Vec::new(), None);
         for (_, stage, record) in records {
             match stage {

@@ -2,7 +2,7 @@
 
 use crate::config::{ConfigArgs, Device, LoadedConfig};
 use crate::corpus::{Corpus, PromptSet, TextSpan, check_disjoint};
-use crate::evidence::{RunLog, record_seen};
+use crate::evidence::{RunLog, open_ledger, record_seen};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
@@ -94,6 +94,7 @@ fn measure(
     format: Format,
 ) -> anyhow::Result<Exit> {
     // Texts first: they are the likeliest to be missing, and the cheapest to check.
+    let ledger = open_ledger(repository)?;
     let corpus = Corpus::load(suite.prompt_set, repository)?;
     let name = loaded.name.clone();
     let config_tokens = loaded.config.benchmark.max_prompt_tokens;
@@ -143,7 +144,7 @@ fn measure(
     let seen = watch.finish();
     log.line(&json!({ "seen": seen }));
     let draft = Draft::speed(timing, identity.clone(), summary.body.clone());
-    let evidence = record_seen(repository, draft, summary.verdicts.clone(), &log, seen.observations())?;
+    let evidence = record_seen(&ledger, draft, summary.verdicts.clone(), &log, seen.observations())?;
     let answer = match format {
         Format::Csv => Answer::new(&())?.table(all_rows(&summary.body)),
         _ => answer(&name, suite, cap, &identity, &summary, &seen, &evidence)?,

@@ -2,7 +2,7 @@
 
 use crate::checkpoint_check::{PromptRow, REFERENCE_FILE, read_reference};
 use crate::config::{Config, LoadedConfig};
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, open_ledger, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
@@ -38,6 +38,7 @@ impl CheckpointCheck {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
         let reference = read_reference(&self.dir)?;
+        let ledger = open_ledger(&repository)?;
         let reference_sha256 = Sha256::of_file(&self.dir.join(REFERENCE_FILE))?;
         let dir = std::path::absolute(&self.dir)?;
         let context = reference.context_tokens();
@@ -70,7 +71,7 @@ impl CheckpointCheck {
         };
         let mut log = RunLog::default();
         rows.iter().for_each(|row| log.line(row));
-        let evidence = record(&repository, Draft::new(EvidenceClass::Functional, identity, body), verdicts, &log)?;
+        let evidence = record(&ledger, Draft::new(EvidenceClass::Functional, identity, body), verdicts, &log)?;
 
         let json = json!({ "checkpoint": name, "prompts": rows, "verdict": verdict, "evidence": evidence });
         let last = format!("{verdict}  record {}", evidence.short());

@@ -4,16 +4,16 @@ use crate::compare::{
     Gate, Noise, Process, Series, Side, baseline_rows, disturbed, noise, observations, order, rows, run,
 };
 use crate::corpus::PromptSet;
-use crate::evidence::{RunLog, record_seen};
+use crate::evidence::{RunLog, open_ledger, record_seen};
 use crate::exit::{Exit, InvalidEvidence};
-use crate::ledger_place::LedgerPlace;
+use crate::ledger_place::{known_records, places};
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
 use crate::statistics::{Bootstrap, MIN_SAMPLES, median};
 use anyhow::{Context, ensure};
 use assay_ledgers::{
     Body, ComparedSide, ComparisonBody, ComparisonRow, Draft, Error, EvidenceClass, FieldDifference, Identity, Ledger,
-    Observation, Record, Run, Sha256, SpeedRow, VerdictRow, diff,
+    Observation, Run, Sha256, SpeedRow, VerdictRow, check_counts, diff,
 };
 use clap::Args;
 use std::collections::BTreeMap;
@@ -99,6 +99,7 @@ impl Compare {
         let repository = Repository::find()?;
         let own = std::env::current_exe().context("asking for the running executable")?;
         let baseline = self.baseline.as_deref().map(|hash| find_baseline(hash, &repository)).transpose()?;
+        let ledger = open_ledger(&repository)?;
         let a = Side::new(&self.a, self.binary_a.clone().unwrap_or_else(|| own.clone()));
         let b = Side::new(self.b.as_deref().unwrap_or(&self.a), self.binary_b.clone().unwrap_or(own));
         if usize::from(self.pairs) < MIN_SAMPLES {
@@ -114,14 +115,14 @@ impl Compare {
             eprintln!("slower: running the whole series again, to see whether it stays so");
             let again = series(RunLog::default())?;
             rerun = Some(again.body.rows.clone());
-            evidence.push(again.keep(&repository, Vec::new())?);
+            evidence.push(again.keep(&ledger, Vec::new())?);
         }
         let verdicts = gate.map_or_else(Vec::new, |gate| gate.verdicts(&first.body.rows, rerun.as_deref()));
         let known = known_records(&repository)?;
         let noises: Vec<Option<Noise>> =
             first.body.rows.iter().map(|row| noise(&known, &first.identity.device, row)).collect();
         let answer = answer(&first, &noises, &verdicts)?;
-        evidence.push(first.keep(&repository, verdicts.clone())?);
+        evidence.push(first.keep(&ledger, verdicts.clone())?);
         let names = evidence.iter().map(Sha256::short).collect::<Vec<_>>().join(", ");
         answer.with("evidence", &evidence)?.line(format!("record {names}")).print(format)?;
         Ok(if gate.is_some() { Exit::worst(verdicts.iter().map(|row| row.verdict)) } else { Exit::DONE })
@@ -210,11 +211,11 @@ impl Compare {
 }
 
 impl Judged {
-    fn keep(self, repository: &Repository, verdicts: Vec<VerdictRow>) -> anyhow::Result<Sha256> {
+    fn keep(self, ledger: &Ledger, verdicts: Vec<VerdictRow>) -> anyhow::Result<Sha256> {
         // The engines ran in processes of their own, each of which kept the same promise.
         let draft =
             Draft::comparison(Run::timing_off(), self.identity, self.body).class(EvidenceClass::ControlledDevelopment);
-        record_seen(repository, draft, verdicts, &self.log, self.observations)
+        record_seen(ledger, draft, verdicts, &self.log, self.observations)
     }
 }
 
@@ -255,21 +256,7 @@ fn seen(processes: &[&Process]) -> BTreeMap<String, Observation> {
     seen
 }
 
-fn places(repository: &Repository) -> impl Iterator<Item = PathBuf> {
-    let folders = [LedgerPlace::Local, LedgerPlace::Tracked].map(|place| place.folder(repository));
-    folders.into_iter().filter(|folder| folder.exists())
-}
-
-fn known_records(repository: &Repository) -> anyhow::Result<Vec<Record>> {
-    let mut records = Vec::new();
-    for folder in places(repository) {
-        for record in assay_ledgers::read(folder)? {
-            records.push(record?);
-        }
-    }
-    Ok(records)
-}
-
+/// A speed record that counts.
 fn find_baseline(hash: &str, repository: &Repository) -> anyhow::Result<Baseline> {
     for folder in places(repository) {
         let record = match Ledger::find(&folder, hash) {
@@ -278,6 +265,7 @@ fn find_baseline(hash: &str, repository: &Repository) -> anyhow::Result<Baseline
             Err(error) => return Err(error.into()),
         };
         let found = record.original_hash();
+        check_counts(found, &known_records(repository)?)?;
         return match (record.body, record.identity) {
             (Body::Speed(body), Some(identity)) => Ok(Baseline { record: found, identity, rows: body.rows }),
             (body, _) => anyhow::bail!("record {} is of kind {}, expected speed", found.short(), body.kind()),

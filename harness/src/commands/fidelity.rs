@@ -2,7 +2,7 @@
 
 use crate::config::ConfigArgs;
 use crate::corpus::PromptSet;
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, open_ledger, record};
 use crate::exit::{Exit, InvalidEvidence};
 use crate::fidelity::{
     Baseline, BaselineDocument, BaselineError, BaselineHeader, BaselineWriter, Fidelity, MIN_TOP_K, compare,
@@ -195,6 +195,7 @@ impl Compare {
     fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
         let baseline = Baseline::open(&self.baseline).map_err(broken)?;
+        let ledger = open_ledger(&repository)?;
         let mut subject = Subject::load(&self.config, &self.documents, &repository)?;
         let documents = &subject.documents.documents;
         let header = baseline.header.clone();
@@ -208,7 +209,7 @@ impl Compare {
         fidelity.documents.iter().for_each(|row| log.line(row));
         let body = body(&header, sha256, &fidelity)?;
         let draft = Draft::new(EvidenceClass::Functional, subject.identity.clone(), body.clone());
-        let evidence = record(&repository, draft, verdicts.clone(), &log)?;
+        let evidence = record(&ledger, draft, verdicts.clone(), &log)?;
         let differences: Option<Vec<_>> =
             header.identity.as_ref().map(|other| diff(other, &subject.identity)).transpose()?;
         let json = json!({

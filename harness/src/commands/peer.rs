@@ -2,7 +2,7 @@
 
 use crate::compare::{Process, Side, disturbed, observations, order};
 use crate::config::ConfigArgs;
-use crate::evidence::{RunLog, record_seen};
+use crate::evidence::{RunLog, open_ledger, record_seen};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::peer::search::{Found, Room, Watched, search};
@@ -16,8 +16,8 @@ use assay_engine::device::DeviceKind;
 use assay_engine::expert_cache::Encoding;
 use assay_engine::memory::MemoryPlan;
 use assay_ledgers::{
-    ComparedSide, ComparisonBody, ComparisonRow, Draft, EvidenceClass, ExternalBody, ExternalRow, Interval95, Measure,
-    RowKey, Run, Sha256, Verdict, VerdictRow,
+    ComparedSide, ComparisonBody, ComparisonRow, Draft, EvidenceClass, ExternalBody, ExternalRow, Interval95, Ledger,
+    Measure, RowKey, Run, Sha256, Verdict, VerdictRow,
 };
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -103,6 +103,7 @@ impl LlamaCpp {
         let repository = Repository::find()?;
         let suite_path = self.suite.clone().unwrap_or_else(|| repository.path("suites/speed/benchmark.toml"));
         let (suite, _) = SpeedSuite::read(&suite_path)?;
+        let ledger = open_ledger(&repository)?;
         let opened = Opened::new(self.config.load(&repository)?)?;
         opened.check_budget()?;
         let on_card = opened.options.device == DeviceKind::Cuda;
@@ -124,7 +125,7 @@ impl LlamaCpp {
                 own.push(side.run(&[])?);
             } else {
                 eprintln!("turn {}: llama.cpp", turn + 1);
-                peers.push(peer_turn(&bench, self.origin(), &chosen, watch.as_ref(), timed, &opened, &repository)?);
+                peers.push(peer_turn(&bench, self.origin(), &chosen, watch.as_ref(), timed, &opened, &ledger)?);
             }
         }
         let bootstrap = Bootstrap::default();
@@ -137,7 +138,7 @@ impl LlamaCpp {
         log.line(&json!({ "settings": chosen.iter().map(|chosen| &chosen.found.best).collect::<Vec<_>>() }));
         let identity = own.first().map(|process| process.identity.clone()).context("no turn of Assay")?;
         let draft = Draft::comparison(Run::timing_off(), identity, body.clone());
-        let evidence = record_seen(&repository, draft, verdicts.clone(), &log, seen.clone())?;
+        let evidence = record_seen(&ledger, draft, verdicts.clone(), &log, seen.clone())?;
         let answer = answer(&opened.loaded.name, &chosen, &body, &verdicts, &evidence)?;
         disturbed(&seen).into_iter().fold(answer, Answer::line).print(format)?;
         Ok(Exit::worst(verdicts.iter().map(|row| row.verdict)))
@@ -253,7 +254,7 @@ fn peer_turn(
     watch: Option<&CardWatch>,
     timed: u32,
     opened: &Opened,
-    repository: &Repository,
+    ledger: &Ledger,
 ) -> anyhow::Result<PeerTurn> {
     let (mut log, mut rows, mut samples, mut peak_bytes) = (RunLog::default(), Vec::new(), Vec::new(), None);
     let mut setting = BTreeMap::from([
@@ -291,7 +292,7 @@ fn peer_turn(
     let seen = seen.finish();
     let body = ExternalBody { subject, source: commands.join("\n"), setting, rows };
     let draft = Draft::without_identity(EvidenceClass::ControlledDevelopment, body);
-    let record = record_seen(repository, draft, Vec::new(), &log, seen.observations())?;
+    let record = record_seen(ledger, draft, Vec::new(), &log, seen.observations())?;
     Ok(PeerTurn { samples, record, peak_bytes, seen })
 }
 

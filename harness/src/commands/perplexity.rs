@@ -2,7 +2,7 @@
 
 use crate::config::ConfigArgs;
 use crate::corpus::PromptSet;
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, open_ledger, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::perplexity::{Comparison, DocumentScore, Documents, MIN_DOCUMENTS, SHAPE, Total, compare, score};
@@ -56,6 +56,7 @@ impl Perplexity {
         let repository = Repository::find()?;
         ensure!(self.prompts != PromptSet::Random, "random token ids are no text that could be predicted");
         let from_file = self.token_ids.as_deref().map(Documents::from_token_ids).transpose()?;
+        let ledger = open_ledger(&repository)?;
         let other = self.compare.as_ref().map(ConfigArgs::named);
         let mut scored = Vec::new();
         let mut documents = from_file;
@@ -72,7 +73,7 @@ impl Perplexity {
         }
         let body = body(first, &total, scored.get(1).zip(comparison.as_ref()))?;
         let draft = Draft::new(EvidenceClass::Functional, first.identity.clone(), body);
-        let evidence = record(&repository, draft, verdicts.clone(), &log)?;
+        let evidence = record(&ledger, draft, verdicts.clone(), &log)?;
 
         let json = json!({
             "config": first.name, "perplexity": total.perplexity, "tokens": total.tokens, "nll_total": total.nll_total,

@@ -1,14 +1,14 @@
 //! `assay reference-test`
 
 use crate::config::{ConfigArgs, PrefillArithmetic};
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, open_ledger, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::reference_test::observe;
 use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Opened, Runtime, SuiteInputs};
 use anyhow::{Context, ensure};
-use assay_ledgers::{CheckBody, CheckRow, Draft, EvidenceClass, Sha256, Verdict, VerdictRow};
+use assay_ledgers::{CheckBody, CheckRow, Draft, EvidenceClass, Ledger, Sha256, Verdict, VerdictRow};
 use assay_witness::{
     Artifact, Binding, Gate, Judgement, Observed, Outcome, Prefill, PromptFigures, Weights, WitnessError, judge,
 };
@@ -91,7 +91,8 @@ impl ReferenceTest {
                 (reference.judge(observed), None)
             }
             None => {
-                let (judged, evidence) = replay(opened, &reference, &repository)?;
+                let ledger = open_ledger(&repository)?;
+                let (judged, evidence) = replay(opened, &reference, &ledger, &repository)?;
                 (judged, Some(evidence))
             }
         };
@@ -168,7 +169,12 @@ fn refuse(error: anyhow::Error, name: &str, format: Format) -> anyhow::Result<Ex
 }
 
 /// Runs the engine and records what came out.
-fn replay(opened: Opened, reference: &Reference, repository: &Repository) -> anyhow::Result<(Judged, Sha256)> {
+fn replay(
+    opened: Opened,
+    reference: &Reference,
+    ledger: &Ledger,
+    repository: &Repository,
+) -> anyhow::Result<(Judged, Sha256)> {
     opened.check_budget()?;
     let heatmap = opened.heatmap()?;
     let mut runtime = Runtime::load(opened, heatmap, repository)?;
@@ -196,7 +202,7 @@ fn replay(opened: Opened, reference: &Reference, repository: &Repository) -> any
     judged.observed.prompts.iter().for_each(|prompt| log.line(prompt));
     judged.judgements.iter().for_each(|judgement| log.line(judgement));
     let draft = Draft::new(EvidenceClass::Functional, identity, body);
-    let evidence = record(repository, draft, verdict_rows(&judged.judgements), &log)?;
+    let evidence = record(ledger, draft, verdict_rows(&judged.judgements), &log)?;
     Ok((judged, evidence))
 }
 

@@ -1,6 +1,6 @@
 //! `assay roofline`: what the card allows.
 
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, open_ledger, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
@@ -27,13 +27,14 @@ pub struct RooflineCommand {
 
 impl RooflineCommand {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
+        let ledger = if self.no_record { None } else { Some(open_ledger(&Repository::find()?)?) };
         let roofline = body(measure(0)?);
         let mut answer = Answer::new(&roofline)?.table(ceilings(&roofline)).table(link(&roofline));
-        if !self.no_record {
+        if let Some(ledger) = ledger {
             let mut log = RunLog::default();
             log.line(&roofline);
             let draft = Draft::without_identity(EvidenceClass::MeasuredPlanning, roofline);
-            let evidence = record(&Repository::find()?, draft, Vec::new(), &log)?;
+            let evidence = record(&ledger, draft, Vec::new(), &log)?;
             answer = answer.with("evidence", &evidence)?.line(format!("record {}", evidence.short()));
         }
         answer.print(format)?;

@@ -2,7 +2,7 @@
 
 use crate::config::ConfigArgs;
 use crate::corpus::{Corpus, PromptCutter, PromptSet, PromptUse};
-use crate::evidence::{RunLog, record_seen};
+use crate::evidence::{RunLog, open_ledger, record_seen};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::progress::Progress;
@@ -85,6 +85,7 @@ impl SessionCacheBenchmark {
         let needed = self.first + (TURNS - 1) * self.message + TURNS * self.answer;
         let context = loaded.config.context.tokens;
         ensure!(needed <= context, "four turns need {needed} tokens of context, the config has {context}");
+        let ledger = open_ledger(&repository)?;
         let corpus = Corpus::load(self.prompts, &repository)?;
         let device = loaded.config.device;
         let mut runtime = Runtime::start(loaded, &repository)?;
@@ -108,7 +109,7 @@ impl SessionCacheBenchmark {
         let identity = runtime.opened.identity(&repository, runtime.heatmap.as_ref(), inputs)?;
         let body = self.body(&phases)?;
         let draft = Draft::speed(timing, identity.clone(), body);
-        let evidence = record_seen(&repository, draft, verdicts.clone(), &log, seen.observations())?;
+        let evidence = record_seen(&ledger, draft, verdicts.clone(), &log, seen.observations())?;
         let turns: Vec<&Turn> = phases.iter().flatten().collect();
         let json = json!({
             "config": runtime.opened.loaded.name, "conversations": self.conversations,

@@ -2,7 +2,7 @@
 
 use crate::config::ConfigArgs;
 use crate::corpus::{Corpus, PromptCutter, PromptSet, PromptUse};
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, open_ledger, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use crate::progress::Progress;
@@ -11,7 +11,7 @@ use crate::runtime::{IdentityInputs, Opened, Runtime};
 use crate::session_equivalence::{Case, Conversation, Embedded, Endpoint, EndpointOptions, Subject, run};
 use anyhow::ensure;
 use assay_engine::checkpoint::tokenizer::Tokenizer;
-use assay_ledgers::{Draft, EquivalenceBody, EquivalenceCase, EvidenceClass, Verdict, VerdictRow};
+use assay_ledgers::{Draft, EquivalenceBody, EquivalenceCase, EvidenceClass, Ledger, Verdict, VerdictRow};
 use clap::Args;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -81,7 +81,10 @@ impl SessionEquivalence {
         let corpus = Corpus::load(self.prompts, &repository)?;
         match &self.endpoint {
             Some(url) => self.ask_endpoint(url, &Opened::new(loaded)?, &corpus, format),
-            None => self.ask_engine(Runtime::start(loaded, &repository)?, &corpus, &repository, format),
+            None => {
+                let ledger = open_ledger(&repository)?;
+                self.ask_engine(Runtime::start(loaded, &repository)?, &corpus, &ledger, &repository, format)
+            }
         }
     }
 
@@ -89,6 +92,7 @@ impl SessionEquivalence {
         &self,
         mut runtime: Runtime,
         corpus: &Corpus,
+        ledger: &Ledger,
         repository: &Repository,
         format: Format,
     ) -> anyhow::Result<Exit> {
@@ -101,7 +105,7 @@ impl SessionEquivalence {
         let identity = runtime.opened.identity(repository, runtime.heatmap.as_ref(), inputs)?;
         let verdicts = verdict_rows(&cases);
         let draft = Draft::new(EvidenceClass::Functional, identity.clone(), body(&cases, self.answer));
-        let evidence = record(repository, draft, verdicts.clone(), &log)?;
+        let evidence = record(ledger, draft, verdicts.clone(), &log)?;
         let name = &runtime.opened.loaded.name;
         let json = json!({
             "config": name, "endpoint": null, "kv": runtime.opened.options.precision.kv.name(),

@@ -15,6 +15,9 @@ use super::logs;
 use crate::schema::{EvidenceClass, FORMAT_VERSION, Head, LogRef, Origin, Record, TimeUtc, WriterId};
 use crate::{Draft, Error, Result, Sha256};
 
+/// What is written to see whether there is room, in bytes: a block of most file systems.
+const PROBE_BYTES: usize = 4096;
+
 /// A ledger that this machine appends to.
 #[derive(Debug, Clone)]
 pub struct Ledger {
@@ -33,7 +36,7 @@ pub struct Appended {
 
 impl Ledger {
     /// Opens the ledger in `dir`, creating the folder and this machine's writer id where they do not exist, and refuses
-    /// one that has lost records: better before a run than after it.
+    /// one that has lost records or cannot be written: better before a run than after it.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadWriter`], [`Error::Broken`].
@@ -46,7 +49,24 @@ impl Ledger {
             let mut file = ledger.lock()?;
             ledger.find_tail(&mut file)?;
         }
+        ledger.check_writable()?;
         Ok(ledger)
+    }
+
+    /// Writes a block where the next append will write; nothing of it stays.
+    fn check_writable(&self) -> Result<()> {
+        let logs = self.dir.join("logs");
+        std::fs::create_dir_all(&logs).map_err(Error::io("create", &logs))?;
+        for folder in [&self.dir, &logs] {
+            tempfile::tempfile_in(folder)
+                .and_then(|mut file| file.write_all(&[0; PROBE_BYTES]))
+                .map_err(Error::io("write in", folder))?;
+        }
+        let head = head_path(&self.dir, &self.writer);
+        if head.exists() {
+            OpenOptions::new().write(true).open(&head).map_err(Error::io("open", &head))?;
+        }
+        Ok(())
     }
 
     /// The chain of `writer` in a folder that exists.
@@ -72,12 +92,12 @@ impl Ledger {
         logs::store_log(&self.dir, name, content)
     }
 
-    /// The content of a raw log in the ledger in `dir`, read as it is decompressed.
+    /// The content of a raw log in the ledger in `dir`, which was checked against its hash, read as it is decompressed.
     ///
     /// # Errors
-    /// [`Error::MissingLog`], [`Error::Io`].
+    /// [`Error::MissingLog`], [`Error::ChangedLog`], [`Error::Io`].
     pub fn read_log(dir: &Path, log: &LogRef) -> Result<impl Read + use<>> {
-        logs::open_log(dir, log)
+        logs::open_checked(dir, log)
     }
 
     /// Appends a record; when this returns it is on disk. Any number of processes may do so at once.

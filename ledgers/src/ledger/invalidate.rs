@@ -12,7 +12,8 @@ impl Ledger {
     /// place.
     ///
     /// # Errors
-    /// [`Error::NoSuchRecord`] and [`Error::Ambiguous`] for either; [`Error::AlreadyInvalid`]; what [`Ledger::append`] returns.
+    /// [`Error::BadPrefix`], [`Error::NoSuchRecord`] and [`Error::Ambiguous`] for either; [`Error::AlreadyInvalid`];
+    /// [`Error::Invalidated`] and [`Error::ReplacesItself`] for a replacement; what [`Ledger::append`] returns.
     pub fn invalidate(
         &self,
         prefix: &str,
@@ -27,9 +28,28 @@ impl Ledger {
             return Err(Error::AlreadyInvalid { record, by: *by });
         }
         let replacement = replacement.map(|record| record.original_hash());
+        if let Some(replacement) = replacement {
+            if replacement == record {
+                return Err(Error::ReplacesItself { record });
+            }
+            check_counts(replacement, &records)?;
+        }
         let body = InvalidationBody { record, reason: reason.to_owned(), replacement };
         self.append(Draft::without_identity(EvidenceClass::Functional, body).command(command))
     }
+}
+
+/// Refuses a record, named by its original hash, that one of `records` invalidates.
+///
+/// # Errors
+/// [`Error::Invalidated`].
+pub fn check_counts(record: Sha256, records: &[Record]) -> Result<()> {
+    let Some(&by) = invalidations(records).get(&record) else { return Ok(()) };
+    let reason = records.iter().find_map(|judge| match &judge.body {
+        Body::Invalidation(body) if judge.original_hash() == by => Some(body.reason.clone()),
+        _ => None,
+    });
+    Err(Error::Invalidated { record, by, reason: reason.unwrap_or_default() })
 }
 
 /// The records that no longer count, each with the record that says so; all by their original hashes. An invalidation that

@@ -116,6 +116,17 @@ pub(crate) fn open_log(dir: &Path, log: &LogRef) -> Result<Box<dyn Read>> {
     Err(Error::MissingLog { name: log.name.clone(), sha256: log.sha256, path: compressed })
 }
 
+/// [`open_log`], for a log that is what the record names.
+///
+/// # Errors
+/// [`Error::MissingLog`], [`Error::ChangedLog`], [`Error::Io`].
+pub(crate) fn open_checked(dir: &Path, log: &LogRef) -> Result<Box<dyn Read>> {
+    match check_log(dir, log)? {
+        Some(LogFault::Changed(path, detail)) => Err(Error::ChangedLog { name: log.name.clone(), path, detail }),
+        Some(LogFault::Missing(_)) | None => open_log(dir, log),
+    }
+}
+
 /// zstd passes over the skippable frame itself.
 fn decompress(file: File) -> std::io::Result<impl Read> {
     let mut decoder = zstd::stream::read::Decoder::new(file)?;

@@ -18,7 +18,7 @@ mod verify;
 
 pub use append::{Appended, Ledger};
 pub use import::{ImportedChain, import};
-pub use invalidate::invalidations;
+pub use invalidate::{check_counts, invalidations};
 pub use publish::{Selection, publish};
 pub use read::{Records, heads, read};
 pub use verify::{Problem, ProblemKind, VerifyReport, verify, verify_anchored};

@@ -10,7 +10,7 @@ use super::append::Ledger;
 use super::logs::open_log;
 use super::read::read;
 use super::verify::verify;
-use crate::schema::{Origin, Record, Verdict};
+use crate::schema::{Body, Origin, Record, Verdict};
 use crate::{Draft, Error, Result, Sha256};
 
 /// Fewest hex digits that may name a record.
@@ -28,8 +28,11 @@ pub enum Selection {
 /// The records of the ledger in `dir` that `selection` names, in the ledger's order.
 fn select(dir: &Path, selection: &Selection) -> Result<Vec<Record>> {
     let Selection::Hashes(prefixes) = selection else { return read(dir)?.collect() };
-    if let Some(short) = prefixes.iter().find(|prefix| prefix.len() < PREFIX_DIGITS_MIN) {
-        return Err(Error::Ambiguous { path: dir.to_path_buf(), prefix: short.clone() });
+    let names = |prefix: &&String| {
+        prefix.len() >= PREFIX_DIGITS_MIN && prefix.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    if let Some(prefix) = prefixes.iter().find(|prefix| !names(prefix)) {
+        return Err(Error::BadPrefix { prefix: prefix.clone() });
     }
     let mut found = vec![0_usize; prefixes.len()];
     let mut chosen = Vec::new();
@@ -62,18 +65,40 @@ impl Ledger {
     /// The one record whose hash starts with `prefix` (6 digits or more).
     ///
     /// # Errors
-    /// [`Error::NoSuchRecord`], [`Error::Ambiguous`], and what [`read`] returns.
+    /// [`Error::BadPrefix`], [`Error::NoSuchRecord`], [`Error::Ambiguous`], and what [`read`] returns.
     pub fn find(dir: &Path, prefix: &str) -> Result<Record> {
         let mut found = select(dir, &Selection::Hashes(vec![prefix.to_owned()]))?;
         found.pop().ok_or_else(|| Error::NoSuchRecord { path: dir.to_path_buf(), prefix: prefix.to_owned() })
     }
 }
 
+/// The records of the ledger in `dir` that invalidate one of `held`, or one another; without those that `held` has.
+fn judges(dir: &Path, mut held: HashSet<Sha256>) -> Result<Vec<Record>> {
+    let is_judge =
+        |record: &Result<Record>| !matches!(record, Ok(record) if !matches!(record.body, Body::Invalidation(_)));
+    let mut left: Vec<Record> = read(dir)?.filter(is_judge).collect::<Result<_>>()?;
+    let mut found = Vec::new();
+    loop {
+        let (more, others): (Vec<Record>, _) = left.into_iter().partition(|record| match &record.body {
+            Body::Invalidation(body) => held.contains(&body.record) && held.insert(record.original_hash()),
+            _ => false,
+        });
+        if more.is_empty() {
+            return Ok(found);
+        }
+        found.extend(more);
+        left = others;
+    }
+}
+
 /// Appends the selected records of the ledger in `from` to the one in `to`, with their logs, and returns them as they
-/// stand there. Records that `to` already holds are left out. `from` must verify.
+/// stand there. What `from` says against one of them, or against what `to` holds already, goes with them, and first: `to`
+/// never shows a record as valid that `from` knows to be invalid. Records that `to` already holds are left out. `from` must
+/// verify.
 ///
 /// # Errors
-/// [`Error::SourceInvalid`], [`Error::NoSuchRecord`], [`Error::Ambiguous`], and what [`Ledger::append`] returns.
+/// [`Error::SourceInvalid`], [`Error::BadPrefix`], [`Error::NoSuchRecord`], [`Error::Ambiguous`], and what
+/// [`Ledger::append`] returns.
 pub fn publish(from: &Path, selection: &Selection, to: &Path) -> Result<Vec<Record>> {
     let report = verify(from)?;
     if let (Verdict::Invalid, Some(first)) = (report.verdict, report.problems.first()) {
@@ -86,8 +111,11 @@ pub fn publish(from: &Path, selection: &Selection, to: &Path) -> Result<Vec<Reco
     for record in read(to)? {
         present.insert(record?.original_hash());
     }
+    let held = present.iter().copied().chain(chosen.iter().map(Record::original_hash)).collect();
+    let (first, then): (Vec<Record>, Vec<Record>) =
+        chosen.into_iter().partition(|record| matches!(record.body, Body::Invalidation(_)));
     let mut published = Vec::new();
-    for record in chosen {
+    for record in judges(from, held)?.into_iter().chain(first).chain(then) {
         if present.insert(record.original_hash()) {
             published.push(publish_one(from, &ledger, record)?);
         }

@@ -44,6 +44,23 @@ pub enum Body {
 }
 
 impl Body {
+    /// Every kind's name, in the order of the variants.
+    pub const KINDS: [&str; 13] = [
+        "speed",
+        "comparison",
+        "perplexity",
+        "fidelity",
+        "equivalence",
+        "determinism",
+        "memory",
+        "roofline",
+        "task",
+        "external",
+        "check",
+        "decision",
+        "invalidation",
+    ];
+
     /// The kind's name, as written.
     pub const fn kind(&self) -> &'static str {
         match self {

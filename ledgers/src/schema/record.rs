@@ -28,6 +28,16 @@ pub enum EvidenceClass {
 }
 
 impl EvidenceClass {
+    /// Every class.
+    pub const ALL: [Self; 6] = [
+        Self::CurrentBenchmark,
+        Self::ControlledDevelopment,
+        Self::Functional,
+        Self::MeasuredPlanning,
+        Self::Historical,
+        Self::CommunityReported,
+    ];
+
     /// As written.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use crate::output::{Answer, Format};
 use anyhow::Context;
 use assay_engine::file;
-use assay_ledgers::{DecisionBody, Draft, EvidenceClass, ExternalBody, Ledger};
+use assay_ledgers::{DecisionBody, Draft, EvidenceClass, ExternalBody, Ledger, check_counts};
 use clap::Args;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ peer.toml:
 ///
 /// FILE is TOML (.toml) or JSON: evidence_class, and in body either external
 /// (subject, source, setting, rows) or decision (question, choice, reason,
-/// evidence: hashes of records). Such a record has no identity; everything
+/// evidence: hashes of records that count). Such a record has no identity; everything
 /// that this project runs gets its record by being run.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -79,8 +79,10 @@ impl Add {
         let mut draft = match statement.body {
             Words::External(body) => Draft::without_identity(class, body),
             Words::Decision(body) => {
+                let records = assay_ledgers::read(ledger.dir())?.collect::<Result<Vec<_>, _>>()?;
                 for hash in &body.evidence {
-                    Ledger::find(ledger.dir(), &hash.to_string())?;
+                    let record = Ledger::find(ledger.dir(), &hash.to_string())?;
+                    check_counts(record.original_hash(), &records)?;
                 }
                 Draft::without_identity(class, body)
             }

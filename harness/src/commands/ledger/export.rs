@@ -5,8 +5,9 @@ use super::figures::figures;
 use crate::exit::Exit;
 use crate::ledger_place::LedgerPlace;
 use crate::output::{Answer, Format, Table};
-use assay_ledgers::Record;
+use assay_ledgers::{Body, Record, Sha256, invalidations};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use std::io::{BufWriter, Write};
 
 const EXAMPLES: &str = "\
@@ -19,25 +20,46 @@ Examples:
 ///
 /// With --output json: every record whole, one a line, as it stands in the
 /// ledger. With csv: the figures of each record, a row each, for a spreadsheet
-/// or a plot; as text or md the same in short. Records are streamed; a ledger may be of any length.
+/// or a plot, and which record invalidates it; as text or md the same in short,
+/// without records that no longer count. Records are streamed; a ledger may be of any length.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Export {
     #[command(flatten)]
     ledger: LedgerArgs,
-    /// Only records of this kind: speed, perplexity, check, memory, …
-    #[arg(long)]
+    /// Only records of this kind
+    #[arg(long, value_parser = PossibleValuesParser::new(Body::KINDS))]
     kind: Option<String>,
 }
 
-const HEADINGS: [&str; 11] =
-    ["record", "time_utc", "kind", "class", "about", "measure", "#tokens", "unit", "#value", "#low", "#high"];
+const HEADINGS: [&str; 12] = [
+    "record",
+    "time_utc",
+    "kind",
+    "class",
+    "about",
+    "measure",
+    "#tokens",
+    "unit",
+    "#value",
+    "#low",
+    "#high",
+    "invalidated_by",
+];
 
 impl Export {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let folder = self.ledger.folder()?;
         let there = folder.exists() || self.ledger.ledger != LedgerPlace::Local;
-        let records = there.then(|| assay_ledgers::read(&folder)).transpose()?.into_iter().flatten();
+        let read = || -> anyhow::Result<_> {
+            Ok(there.then(|| assay_ledgers::read(&folder)).transpose()?.into_iter().flatten())
+        };
+        // Few records say so of others: the rest need not be held.
+        let judges =
+            read()?.filter(|record| !matches!(record, Ok(record) if !matches!(record.body, Body::Invalidation(_))));
+        let invalid = invalidations(&judges.collect::<Result<Vec<_>, _>>()?);
+        let by = |record: &Record| invalid.get(&record.original_hash());
+        let records = read()?;
         let wanted = |record: &Record| self.kind.as_ref().is_none_or(|kind| kind == record.body.kind());
         let records = records.filter(|record| record.as_ref().map_or(true, wanted));
         let mut out = BufWriter::new(std::io::stdout().lock());
@@ -52,7 +74,8 @@ impl Export {
                 let mut csv = csv::Writer::from_writer(&mut out);
                 csv.write_record(HEADINGS.map(|heading| heading.trim_start_matches('#')))?;
                 for record in records {
-                    for row in rows(&record?) {
+                    let record = record?;
+                    for row in rows(&record, by(&record)) {
                         csv.write_record(row)?;
                     }
                 }
@@ -61,7 +84,10 @@ impl Export {
             Format::Text | Format::Md => {
                 let mut table = Table::new("figures", &["record", "about", "measure", "#tokens", "#value", "unit"]);
                 for record in records {
-                    short_rows(&record?).into_iter().for_each(|row| table.row(row));
+                    let record = record?;
+                    if by(&record).is_none() {
+                        short_rows(&record).into_iter().for_each(|row| table.row(row));
+                    }
                 }
                 out.write_all(Answer::new(&())?.table(table).render(format)?.as_bytes())?;
             }
@@ -86,7 +112,7 @@ fn short_rows(record: &Record) -> Vec<[String; 6]> {
     figures(&record.body).into_iter().map(row).collect()
 }
 
-fn rows(record: &Record) -> Vec<[String; 11]> {
+fn rows(record: &Record, invalidated_by: Option<&Sha256>) -> Vec<[String; 12]> {
     let end = |ends: Option<[f64; 2]>, index: usize| ends.map(|ends| ends[index].to_string()).unwrap_or_default();
     let row = |figure: super::figures::Figure| {
         [
@@ -101,6 +127,7 @@ fn rows(record: &Record) -> Vec<[String; 11]> {
             figure.value.to_string(),
             end(figure.ci95, 0),
             end(figure.ci95, 1),
+            invalidated_by.map(Sha256::to_string).unwrap_or_default(),
         ]
     };
     figures(&record.body).into_iter().map(row).collect()

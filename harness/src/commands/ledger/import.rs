@@ -1,10 +1,10 @@
 //! `assay ledger import`.
 
-use crate::exit::{Exit, InvalidEvidence};
+use crate::exit::Exit;
 use crate::ledger_place::LedgerPlace;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
-use assay_ledgers::{Error, import};
+use assay_ledgers::import;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -32,12 +32,7 @@ pub(super) struct Import {
 impl Import {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let local = LedgerPlace::Local.folder(&Repository::find()?);
-        let chains = import(&self.folder, &local).map_err(|error| match error {
-            Error::SourceInvalid { .. } | Error::Forked { .. } | Error::Broken { .. } => {
-                anyhow::Error::from(InvalidEvidence(error.to_string()))
-            }
-            error => error.into(),
-        })?;
+        let chains = import(&self.folder, &local)?;
         let mut table = Table::new("imported", &["writer", "#records", "#new"]);
         for chain in &chains {
             table.row([chain.writer.as_str(), &chain.records.to_string(), &chain.new.to_string()]);

@@ -3,8 +3,9 @@
 use super::{LedgerArgs, verdict_counts};
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
-use assay_ledgers::{Record, Sha256, invalidations};
+use assay_ledgers::{Body, EvidenceClass, Record, Sha256, invalidations};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
 const EXAMPLES: &str = "\
@@ -20,11 +21,11 @@ Examples:
 pub(super) struct List {
     #[command(flatten)]
     ledger: LedgerArgs,
-    /// Only records of this kind: speed, perplexity, check, memory, …
-    #[arg(long)]
+    /// Only records of this kind
+    #[arg(long, value_parser = PossibleValuesParser::new(Body::KINDS))]
     kind: Option<String>,
-    /// Only records of this evidence class: current_benchmark, functional, …
-    #[arg(long)]
+    /// Only records of this evidence class
+    #[arg(long, value_parser = PossibleValuesParser::new(EvidenceClass::ALL.map(EvidenceClass::as_str)))]
     class: Option<String>,
 }
 

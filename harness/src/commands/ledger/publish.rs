@@ -4,7 +4,7 @@ use crate::exit::Exit;
 use crate::ledger_place::LedgerPlace;
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
-use assay_ledgers::{Selection, publish};
+use assay_ledgers::{Body, Selection, check_counts, publish};
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -16,8 +16,9 @@ Examples:
 /// ledger.
 ///
 /// A published record keeps its links in the ledger that it was first written
-/// to, so it cannot be altered on the way. Those that are there already are
-/// left out. Commit ledgers/tracked afterwards.
+/// to, so it cannot be altered on the way. Records that invalidate it, or one
+/// that is there, go with it. Those that are there already are left out. Commit
+/// ledgers/tracked afterwards.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Publish {
@@ -39,7 +40,17 @@ impl Publish {
         for record in &published {
             table.row([record.hash.short(), record.original_hash().short(), record.body.kind().to_owned()]);
         }
-        Answer::new(&serde_json::json!({ "published": published }))?.table(table).print(format)?;
+        let mut answer = Answer::new(&serde_json::json!({ "published": published }))?.table(table);
+        if published.is_empty() {
+            answer = answer.line("Nothing was new.");
+        }
+        let known = assay_ledgers::read(tracked)?.collect::<Result<Vec<_>, _>>()?;
+        for record in published.iter().filter(|record| !matches!(record.body, Body::Invalidation(_))) {
+            if let Err(taken_back) = check_counts(record.original_hash(), &known) {
+                answer = answer.line(taken_back.to_string());
+            }
+        }
+        answer.print(format)?;
         Ok(Exit::DONE)
     }
 }

@@ -1,11 +1,11 @@
 //! `assay ledger record`: another program's run, kept as evidence.
 
-use crate::evidence::{RunLog, record};
+use crate::evidence::{RunLog, open_ledger, record};
 use crate::exit::Exit;
 use crate::output::{Answer, Format};
 use crate::repository::Repository;
 use crate::runtime::{cpu_name, source};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use assay_engine::device::cuda::describe;
 use assay_ledgers::{Draft, EvidenceClass, ExternalBody, ExternalRow, Sha256, Verdict, VerdictRow};
 use clap::Args;
@@ -47,6 +47,8 @@ impl RecordCommand {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
         let (program, arguments) = self.command.split_first().context("no command")?;
+        ensure!(!self.name.trim().is_empty(), "--name is empty: say what the command shows");
+        let ledger = open_ledger(&repository)?;
         let start = Instant::now();
         let output = Command::new(program)
             .args(arguments)
@@ -85,7 +87,7 @@ impl RecordCommand {
         log.line(&json!({ "status": output.status.to_string(), "stdout": stdout, "stderr": stderr }));
         let verdicts = vec![VerdictRow { row: self.name.clone(), verdict, reason: reason.clone() }];
         let draft = Draft::without_identity(EvidenceClass::Functional, body);
-        let evidence = record(&repository, draft, verdicts, &log)?;
+        let evidence = record(&ledger, draft, verdicts, &log)?;
         let json = json!({ "name": self.name, "verdict": verdict, "reason": reason, "seconds": seconds, "evidence": evidence });
         let line = format!("{verdict}  {}: {reason} ({seconds:.1} s)", self.name);
         Answer::new(&json)?.line(line).line(format!("record {}", evidence.short())).print(format)?;

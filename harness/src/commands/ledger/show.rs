@@ -4,7 +4,7 @@ use super::LedgerArgs;
 use crate::exit::Exit;
 use crate::output::{Answer, Format, Table};
 use anyhow::Context;
-use assay_ledgers::{Ledger, Record};
+use assay_ledgers::{Error, Ledger, Record, Verdict, check_counts};
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -36,12 +36,14 @@ impl Show {
             std::io::copy(&mut Ledger::read_log(&folder, log)?, &mut std::io::stdout().lock())?;
             return Ok(Exit::DONE);
         }
-        answer(&record)?.print(format)?;
+        let known = assay_ledgers::read(&folder)?.collect::<Result<Vec<_>, _>>()?;
+        answer(&record, check_counts(record.original_hash(), &known).err())?.print(format)?;
         Ok(Exit::DONE)
     }
 }
 
-fn answer(record: &Record) -> anyhow::Result<Answer> {
+/// `taken_back` says why it no longer counts.
+fn answer(record: &Record, taken_back: Option<Error>) -> anyhow::Result<Answer> {
     let mut verdicts = Table::new("verdicts", &["row", "verdict", "reason"]);
     for verdict in &record.verdicts {
         verdicts.row([verdict.row.as_str(), verdict.verdict.as_str(), &verdict.reason]);
@@ -58,6 +60,9 @@ fn answer(record: &Record) -> anyhow::Result<Answer> {
     if let Some(origin) = &record.origin {
         answer =
             answer.line(format!("first     {}", origin.hash)).line(format!("          {}", origin.time_utc.as_str()));
+    }
+    if let Some(taken_back) = taken_back {
+        answer = answer.line(format!("{}   {taken_back}", Verdict::Invalid));
     }
     Ok(answer
         .line(format!("kind      {}", record.body.kind()))

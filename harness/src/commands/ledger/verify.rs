@@ -4,7 +4,7 @@ use crate::exit::{Exit, InvalidEvidence};
 use crate::ledger_place::{LedgerPlace, read_anchors};
 use crate::output::{Answer, Format, Table};
 use crate::repository::Repository;
-use assay_ledgers::{Head, Verdict, VerifyReport, verify_anchored};
+use assay_ledgers::{Head, Verdict, VerifyReport, WriterId, verify_anchored};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -19,8 +19,9 @@ Examples:
 /// PASS when nothing was changed, removed, moved or added behind the ledger's
 /// back; INVALID otherwise. An append that was cut short is reported and harms
 /// nothing. Without an argument, both local and tracked are checked, as far as
-/// they exist; the tracked one must still hold what reports/heads.json names.
-/// Exit code 4 where anything was changed.
+/// they exist; the tracked one must still hold what reports/heads.json names,
+/// and is INCOMPLETE while that names no end for one of its chains: `assay
+/// report` writes it. Exit code 4 where anything was changed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Verify {
@@ -37,6 +38,8 @@ struct Verified {
     ledger: PathBuf,
     #[serde(flatten)]
     report: VerifyReport,
+    /// Chains of the tracked ledger whose end nothing else vouches for: records removed there with their head would not show.
+    unanchored: Vec<WriterId>,
 }
 
 impl Verify {
@@ -57,14 +60,22 @@ impl Verify {
         let mut verified = Vec::new();
         for place in places {
             let folder = place.folder(&repository);
+            let is_tracked = place == LedgerPlace::Tracked
+                || matches!((folder.canonicalize(), tracked.canonicalize()), (Ok(one), Ok(other)) if one == other);
             // The tracked ledger must hold every anchored chain; a copy of it, those that it has.
             let has_chain = |head: &Head| {
                 ["jsonl", "head"].iter().any(|end| folder.join(format!("{}.{end}", head.writer)).exists())
             };
-            let anchors: Vec<Head> =
-                anchors.iter().filter(|head| place == LedgerPlace::Tracked || has_chain(head)).cloned().collect();
-            let report = verify_anchored(&folder, &anchors)?;
-            verified.push(Verified { ledger: repository.display(&folder).to_owned(), report });
+            let here: Vec<Head> = anchors.iter().filter(|head| is_tracked || has_chain(head)).cloned().collect();
+            let mut report = verify_anchored(&folder, &here)?;
+            let is_anchored = |head: &&Head| here.iter().any(|anchor| anchor.writer == head.writer);
+            let open_ended = report.heads.iter().filter(|head| is_tracked && !is_anchored(head));
+            let unanchored: Vec<WriterId> =
+                open_ended.filter(|head| head.count > 0).map(|head| head.writer.clone()).collect();
+            if report.verdict == Verdict::Pass && !unanchored.is_empty() {
+                report.verdict = Verdict::Incomplete;
+            }
+            verified.push(Verified { ledger: repository.display(&folder).to_owned(), report, unanchored });
         }
         let exit = Exit::worst(verified.iter().map(|ledger| ledger.report.verdict));
         answer(&verified)?.print(format)?;
@@ -73,12 +84,13 @@ impl Verify {
 }
 
 fn answer(verified: &[Verified]) -> anyhow::Result<Answer> {
-    // A problem names its file, so one list serves all ledgers; any of them that is INVALID makes this answer so.
-    let invalid = verified.iter().any(|ledger| ledger.report.verdict == Verdict::Invalid);
-    let verdict = match (verified.is_empty(), invalid) {
-        (true, _) => Verdict::Incomplete,
-        (_, true) => Verdict::Invalid,
-        (_, false) => Verdict::Pass,
+    // A problem names its file, so one list serves all ledgers; the worst of them is this answer's verdict.
+    let any = |verdict| verified.iter().any(|ledger| ledger.report.verdict == verdict);
+    let verdict = match (verified.is_empty(), any(Verdict::Invalid), any(Verdict::Incomplete)) {
+        (true, ..) => Verdict::Incomplete,
+        (_, true, _) => Verdict::Invalid,
+        (.., true) => Verdict::Incomplete,
+        _ => Verdict::Pass,
     };
     let records: u64 = verified.iter().map(|ledger| ledger.report.records).sum();
     let problems: Vec<_> = verified.iter().flat_map(|ledger| &ledger.report.problems).collect();
@@ -88,7 +100,7 @@ fn answer(verified: &[Verified]) -> anyhow::Result<Answer> {
         return Ok(answer.line(format!("{}: there is no ledger yet", Verdict::Incomplete)));
     }
     let mut table = Table::new("ledgers", &["ledger", "#records", "#problems", "verdict"]);
-    for Verified { ledger, report } in verified {
+    for Verified { ledger, report, .. } in verified {
         let problems = report.problems.len() as u64 + report.problems_omitted;
         table.row([
             &ledger.display().to_string(),
@@ -98,7 +110,14 @@ fn answer(verified: &[Verified]) -> anyhow::Result<Answer> {
         ]);
     }
     answer = answer.table(table);
-    for Verified { report, .. } in verified {
+    for Verified { ledger, report, unanchored } in verified {
+        for writer in unanchored {
+            answer = answer.line(format!(
+                "{}  anchors: reports/heads.json does not say where {}/{writer}.jsonl ends: `assay report` writes it",
+                Verdict::Incomplete,
+                ledger.display()
+            ));
+        }
         for problem in &report.problems {
             answer = answer.line(problem.to_string());
         }
