@@ -314,8 +314,8 @@ fn work(records: &[&Record]) -> Option<Chart> {
     for work in &works {
         let Some(fidelity) = work.fidelity.filter(|fidelity| fidelity.kl.mean > 0.0) else { continue };
         let mut point = Point::new(fidelity.kl.mean, work.solved.value, reference_hash(work.record));
-        (point.ci95, point.label) = (work.solved.ci95, Some(work.short()));
-        let name = format!("{}, {}", work.identity.checkpoint.name, work.identity.prompts.set);
+        point.ci95 = work.solved.ci95;
+        let name = format!("{}, {}: {}", work.identity.checkpoint.name, work.identity.prompts.set, work.short());
         series.entry(name).or_default().push(point);
     }
     let divergences = || series.values().flatten().map(|point| point.x);
