@@ -42,26 +42,16 @@ template <bool WGMMA, u32 FORMAT, int N, class Work> __device__ __forceinline__ 
     }
 }
 
-// The least of three widths that holds the rows. An element's bits are the same in each.
-template <bool WGMMA, u32 FORMAT, class Work> __device__ __forceinline__ void run_block(const Work& work) {
+// The least of three widths, up to WIDEST, that holds the rows: 128, or 32 where several blocks are to fit a multiprocessor. An element's bits are the
+// same in each.
+template <bool WGMMA, u32 FORMAT, int WIDEST = 128, class Work> __device__ __forceinline__ void run_block(const Work& work) {
     extern __shared__ __align__(1024) u8 shared[];
-    if (work.count > 64)
-        multiply_block<WGMMA, FORMAT, 128>(work, shared);
-    else if (work.count > 32)
-        multiply_block<WGMMA, FORMAT, 64>(work, shared);
+    if (work.count > WIDEST / 2)
+        multiply_block<WGMMA, FORMAT, WIDEST>(work, shared);
+    else if (work.count > WIDEST / 4)
+        multiply_block<WGMMA, FORMAT, WIDEST / 2>(work, shared);
     else
-        multiply_block<WGMMA, FORMAT, 32>(work, shared);
-}
-
-// The same for at most 32 rows, by wgmma from integers: so narrow that several blocks fit a multiprocessor.
-template <u32 FORMAT, class Work> __device__ __forceinline__ void run_short_block(const Work& work) {
-    extern __shared__ __align__(1024) u8 shared[];
-    if (work.count > 16)
-        multiply_block<true, FORMAT, 32>(work, shared);
-    else if (work.count > 8)
-        multiply_block<true, FORMAT, 16>(work, shared);
-    else
-        multiply_block<true, FORMAT, 8>(work, shared);
+        multiply_block<WGMMA, FORMAT, WIDEST / 4>(work, shared);
 }
 
 // Where the tiles of a matrix in the layout of kernels/src/layout.rs begin.

@@ -136,13 +136,6 @@ __device__ __forceinline__ const float* bias_of(const u8* expert, u64 offset) {
 // How a block multiplies: by mma.sync, by wgmma, or by wgmma where no tile of the plan has more than 32 slots.
 enum class How { Mma, Wgmma, Short };
 
-template <How HOW, u32 FORMAT, class Work> __device__ __forceinline__ void run(const Work& work) {
-    if constexpr (HOW == How::Short)
-        run_short_block<FORMAT>(work);
-    else
-        run_block<HOW == How::Wgmma, FORMAT>(work);
-}
-
 // Grid: (2 ceil(rows / 128), tile bound). `rows` are the intermediate size, `cols` the hidden size. Offsets of biases are 0 where there are none.
 template <How HOW, u32 FORMAT>
 __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gate_bias, u64 up_bias, u32 rows, u32 cols,
@@ -170,7 +163,7 @@ __device__ __forceinline__ void gate_up(const u64* table, u64 up_offset, u64 gat
     work.up_bias = bias_of(expert, up_bias);
     work.form = form;
     work.out = out + (u64)planned.first_block * out_groups * BLOCK_BYTES;
-    run<HOW, FORMAT>(work);
+    run_block<HOW != How::Mma, FORMAT, HOW == How::Short ? 32 : 128>(work);
 }
 
 // Grid: (ceil(rows / 128), tile bound). `rows` are the hidden size, `cols` the intermediate size; out [slots, rows].
@@ -194,7 +187,7 @@ __device__ __forceinline__ void down(const u64* table, u64 offset, u64 bias, u32
     work.first = planned.first;
     work.bias = bias_of(expert, bias);
     work.out = out;
-    run<HOW, FORMAT>(work);
+    run_block<HOW != How::Mma, FORMAT, HOW == How::Short ? 32 : 128>(work);
 }
 
 #define GATE_UP(name, how, format)                                                                                            \

@@ -73,7 +73,9 @@ impl Work<'_> {
         let judged = |outcome| outcome != TaskOutcome::Infrastructure;
         let first =
             self.body.tasks.iter().filter_map(|task| Some((task.task.as_str(), task.attempts.first()?.outcome)));
+        // A run has a row an attempt: the earliest of a task is put last, and stays.
         first
+            .rev()
             .filter(|&(_, outcome)| judged(outcome))
             .map(|(task, outcome)| (task, outcome == TaskOutcome::Solved))
             .collect()

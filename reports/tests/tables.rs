@@ -137,7 +137,12 @@ fn work_stands_beside_fidelity_and_against_the_model_as_it_was_trained() {
     let trained = of_precision(NumberFormat::Bf16, NumberFormat::F32);
     ledger.append(tasks(trained.clone(), &[true, true, true, false, true])).unwrap();
     let quantized = of_precision(NumberFormat::Int4, NumberFormat::F32);
-    ledger.append(tasks(quantized.clone(), &[true, false, false, true, false])).unwrap();
+    // A second attempt at the second task, which goes well: the first one counts.
+    let mut twice = tasks_body(&[true, false, false, true, false]);
+    let mut second = twice.tasks[1].clone();
+    second.attempts[0].outcome = TaskOutcome::Solved;
+    twice.tasks.insert(2, second);
+    ledger.append(Draft::new(EvidenceClass::Functional, quantized.clone(), twice)).unwrap();
     ledger.append(other_draft(1, quantized.clone(), 0.25, "as trained")).unwrap();
     ledger.append(Draft::new(EvidenceClass::Functional, quantized, perplexity_body(1.5))).unwrap();
     // A run that was stopped has no shares, an endpoint no identity.

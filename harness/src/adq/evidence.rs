@@ -13,7 +13,7 @@ use crate::runtime::observations;
 use anyhow::{Context, bail, ensure};
 use assay_ledgers::{
     Body, Draft, EvidenceClass, Identity, Interval95, Ledger, LogRef, Record, Sha256, TaskAttempt, TaskBody, TaskRow,
-    VerdictRow, check_counts,
+    VerdictRow, check_counts, invalidations,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -287,7 +287,8 @@ impl RecordedRun {
         };
         records.retain(|(name, ..)| *name == run);
         let known = known_records(repository)?;
-        for (.., record) in &records {
+        let invalid = invalidations(&known);
+        if let Some((.., record)) = records.iter().find(|(.., record)| invalid.contains_key(&record.original_hash())) {
             check_counts(record.original_hash(), &known).with_context(|| format!("run {run}"))?;
         }
         let mut parts = (None, Vec::new(), None);

@@ -40,7 +40,7 @@ pub fn fidelity(config: &ConfigArgs, repository: &Repository) -> anyhow::Result<
         let said = String::from_utf8_lossy(&output.stderr);
         let last = said.lines().next_back().unwrap_or("it said nothing");
         // A record says nothing of where the repository lies.
-        let last = last.replace(&format!("{}/", repository.path("").display().to_string().trim_end_matches('/')), "");
+        let last = last.replace(&format!("{}/", repository.root().display()), "");
         return Ok((row(FIDELITY, Verdict::Incomplete, format!("not run: {last}")), answer));
     }
     let lengths: Vec<u64> = answer["prompts"]

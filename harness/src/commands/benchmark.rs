@@ -93,8 +93,8 @@ fn measure(
     repository: &Repository,
     format: Format,
 ) -> anyhow::Result<Exit> {
-    // Texts first: they are the likeliest to be missing, and the cheapest to check.
     let ledger = open_ledger(repository)?;
+    // Texts first: they are the likeliest to be missing, and the cheapest to check.
     let corpus = Corpus::load(suite.prompt_set, repository)?;
     let name = loaded.name.clone();
     let config_tokens = loaded.config.benchmark.max_prompt_tokens;

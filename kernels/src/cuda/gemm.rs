@@ -41,8 +41,8 @@ impl Instruction {
     }
 }
 
-/// Matrices that one launch takes.
-const MOST_MATRICES: usize = 4;
+/// Matrices that one launch of [`Cuda::gemm_many`] takes.
+pub const MOST_MATRICES: usize = 4;
 
 /// One of the products of [`Cuda::gemm_many`].
 #[derive(Debug, Clone, Copy)]

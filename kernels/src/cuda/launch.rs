@@ -84,6 +84,12 @@ macro_rules! arguments {
 }
 pub(super) use arguments;
 
+/// A launch, for its error.
+fn described(function: Function, grid: Grid) -> String {
+    let Grid { blocks, threads, shared, .. } = grid;
+    format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
+}
+
 impl Cuda {
     /// Queues a kernel. A grid without blocks does nothing.
     ///
@@ -104,9 +110,7 @@ impl Cuda {
         let handle = self.modules.function(function, shared)?;
         // SAFETY: the caller's promise; `handle` belongs to a loaded module.
         unsafe { result::launch_kernel(handle, blocks, (threads, 1, 1), shared, stream.0, arguments) }
-            .map_err(call("cuLaunchKernel", || {
-                format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
-            }))
+            .map_err(call("cuLaunchKernel", || described(function, grid)))
     }
 
     /// As [`Cuda::launch`], for a kernel whose blocks wait for each other: it starts when there is room for all of them, and is
@@ -125,9 +129,7 @@ impl Cuda {
         let handle = self.modules.function(function, shared)?;
         // SAFETY: the caller's promise; `handle` belongs to a loaded module.
         unsafe { result::launch_cooperative_kernel(handle, blocks, (threads, 1, 1), shared, stream.0, arguments) }
-            .map_err(call("cuLaunchCooperativeKernel", || {
-                format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
-            }))
+            .map_err(call("cuLaunchCooperativeKernel", || described(function, grid)))
     }
 
     /// As [`Cuda::launch`], for a kernel that waits for the one before it by itself (`wait_for_previous` of `cu/decode.cuh`): it
@@ -181,9 +183,7 @@ impl Cuda {
         // SAFETY: the caller's promise; the configuration and its attributes live until the call returns.
         unsafe { sys::cuLaunchKernelEx(&raw const config, handle, arguments.as_mut_ptr(), std::ptr::null_mut()) }
             .result()
-            .map_err(call("cuLaunchKernelEx", || {
-                format!("{}, grid {blocks:?}, {threads} threads, {shared} bytes of shared memory", function.1)
-            }))
+            .map_err(call("cuLaunchKernelEx", || described(function, grid)))
     }
 
     /// Whether a kernel may be launched in clusters: its code for this device is of compute capability 9.0 or later.

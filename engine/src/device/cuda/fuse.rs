@@ -3,15 +3,12 @@
 //! On tensor cores, products of one input are one launch. Decode is exact and has one token. Where a run of kernels has the form of one of [`assay_kernels::cuda::decode`], and that has a form for
 //! their shapes and formats, it is launched instead, with the same bits. Else the first of them is launched alone.
 
-use assay_kernels::cuda::GemmProduct;
 use assay_kernels::cuda::decode::{AttendForm, HeadNorms, Projected, Rope, RoutedExperts};
+use assay_kernels::cuda::{GemmProduct, MOST_MATRICES};
 
 use super::super::kernel::KvSpan;
 use super::super::{Arithmetic, DeviceError, Kernel, Span};
 use super::execute::{Launcher, matrix, slice};
-
-/// Matrices that one launch on tensor cores takes.
-const MOST_PRODUCTS: usize = 4;
 
 impl Launcher<'_> {
     /// Queues kernels in their order, as few launches as there are forms for.
@@ -36,7 +33,7 @@ impl Launcher<'_> {
     /// The first products that have their input and their format in common, as one launch on tensor cores; how many they are.
     fn tensor_products(&self, kernels: &[Kernel]) -> Result<usize, DeviceError> {
         let [Kernel::Linear { x: first, weight: like, .. }, ..] = kernels else { return Ok(0) };
-        let products = kernels.iter().take(MOST_PRODUCTS).map_while(|kernel| match *kernel {
+        let products = kernels.iter().take(MOST_MATRICES).map_while(|kernel| match *kernel {
             Kernel::Linear { x, weight, bias, out } if same(x, *first) && weight.format == like.format => {
                 Some(matrix(weight).map(|w| GemmProduct { w, bias: bias.map(slice), out: slice(out) }))
             }
