@@ -46,15 +46,22 @@ pub fn plan_words(slots: usize, num_experts: usize) -> Option<usize> {
     tile_bound(slots, num_experts)?.checked_mul(PLAN_TILE)?.checked_add(PLAN_HEADER)
 }
 
+/// Slots of an expert, on average, that are few.
+const FEW: usize = 16;
+
 /// Most slots of a tile of the plan. Where experts have few on average, narrow tiles leave room for more blocks on a multiprocessor, which
 /// then read the experts' weights as fast as the memory gives them.
 fn tile_slots(slots: usize, num_experts: usize) -> usize {
-    const FEW: usize = 16;
     if slots / FEW <= num_experts { SHORT_TILE } else { TILE_TOKENS }
 }
 
-/// The largest number of tiles of one expert's slots that `slots` can need.
+/// The largest number of tiles of one expert's slots that `slots`, or fewer, can need: memory for a chunk must do for a shorter one.
 fn tile_bound(slots: usize, num_experts: usize) -> Option<usize> {
+    let most_short = num_experts.checked_mul(FEW)?.checked_add(FEW - 1)?;
+    Some(tiles(slots, num_experts)?.max(tiles(slots.min(most_short), num_experts)?))
+}
+
+fn tiles(slots: usize, num_experts: usize) -> Option<usize> {
     let tile = tile_slots(slots, num_experts);
     let padding = slots.min(num_experts).checked_mul(tile - 1)?;
     let tiles = slots.checked_add(padding)? / tile;
@@ -255,6 +262,10 @@ mod tests {
                 assert!(slot_image_bytes(slots, num_experts, 1).unwrap_or(0) >= blocks * BLOCK_BYTES);
                 assert!(tile_bound(slots, num_experts).unwrap_or(0) >= tiles);
             }
+        }
+        for num_experts in [1usize, 8, 12, 60, 128] {
+            let words = |slots| plan_words(slots, num_experts).unwrap_or(0);
+            assert!((1..40 * num_experts).all(|slots| words(slots) <= words(slots + 1)), "{num_experts}");
         }
         assert_eq!(image_bytes(129, 129), Some(32 * 2 * BLOCK_BYTES));
         assert_eq!((image_bytes(0, 1), plan_words(0, 3), plan_words(1, 3)), (None, None, Some(8)));
