@@ -198,6 +198,17 @@ __device__ __forceinline__ void send(float* to, u64* arrival, u32 block, float v
 #endif
 }
 
+// A number that orders as the float, which is no NaN, does; never 0. Zeros are in order of their signs.
+__device__ __forceinline__ u32 ordered(float x) {
+    const u32 bits = __float_as_uint(x);
+    return bits ^ (u32(int(bits) >> 31) | 0x80000000u);
+}
+
+__device__ __forceinline__ float unordered(u32 number) { return __uint_as_float(number ^ (~u32(int(number) >> 31) | 0x80000000u)); }
+
+// The largest of all lanes' numbers; NaN is none.
+__device__ __forceinline__ float largest_of_warp(float x) { return unordered(__reduce_max_sync(~0u, is_nan(x) ? ordered(-infinity()) : ordered(x))); }
+
 // A run of a row in padded runs.
 __device__ __forceinline__ void load_run(float (&x)[RUN], const float* run) {
 #pragma unroll
@@ -223,87 +234,142 @@ __device__ __forceinline__ void wait_for_own_copies() {
     __syncwarp();
 }
 
-// A block's products of one row with INT4 tiles, `count` of them: copied ahead into `stages` places; summed in batches, so that a barrier serves
-// several tiles. `Work` says where tile i is (`unit`, no weights for one that is not there), what to load ahead of the sums of tile i
-// (`ahead`), and takes the total of its row r (`total`, by all threads of a warp).
+template <int PENDING> __device__ __forceinline__ void wait_but() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+// Until all but the last `pending` sets of this thread's copies are there.
+__device__ __forceinline__ void wait_for_copies_but(u32 pending) {
+    switch (pending) {
+        case 1: wait_but<1>(); break;
+        case 2: wait_but<2>(); break;
+        case 3: wait_but<3>(); break;
+        case 4: wait_but<4>(); break;
+        case 5: wait_but<5>(); break;
+        default: wait_but<0>();
+    }
+}
+
+__device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
 constexpr u32 STAGED_GROUP = GROUP_BYTES + TILE * 2;
-constexpr u32 MAX_STAGES = 8;  // times TILE is the least number of threads
+constexpr u32 BATCH = 4;      // pairs of tiles whose group sums meet at a barrier; times 2 TILE is the least number of threads
+constexpr u32 MAX_DEPTH = 5;  // of copies that `wait_for_copies_but` leaves
 
-struct Tiles {
-    u32 cols, groups, count, stages;
-    u8* staged;     // [stages][groups * GROUP_BYTES, then groups * 32 of scales]
-    float2* part;   // [min(count, MAX_STAGES)][groups][16]
-    u64* arrivals;  // [MAX_STAGES]
+// Two tiles.
+struct Two {
+    Unit first, second;
+};
 
-    // The first warp sees it then, the others after a barrier.
+// A block's products of one row with INT4 tiles, `count` of them, two at a time. A warp copies and sums its own groups of every tile, so that it
+// waits for no other until their sums are added up. LONG: more pairs than places; those behind the first are copied by the copy engine, which takes fewer
+// instructions, where there is one, and then all of them are there.
+//
+// `Work` says where the tiles of a pair are (`two`, no weights for one that is not there), and takes the total of row r of tile i (`total`, by all
+// threads of a warp).
+template <bool LONG> struct Tiles {
+    static constexpr bool REFILLED = LONG && BULK;
+
+    u32 cols, groups, count;
+    u32 depth;      // places for pairs, which are copied ahead; at most MAX_DEPTH
+    u8* staged;     // [depth][2][weights, then scales of all groups]
+    float2* part;   // [2 where there are several batches][BATCH pairs, or all][2][groups][16]
+    u64* arrivals;  // LONG: [2][MAX_DEPTH]: of a place's copies, and of the warps that are done with it
+
+    // By one thread.
     __device__ __forceinline__ void init() const {
-        if (threadIdx.x == 0) {
-#pragma unroll 1
-            for (u32 i = 0; i < stages; ++i) arrival_init(arrivals + i);
-            arrivals_ready();
+        if (!REFILLED) return;
+        for (u32 i = 0; i < depth; ++i) {
+            arrival_init(arrivals + i);
+            arrival_init(arrivals + MAX_DEPTH + i, blockDim.x / 32);
         }
-        __syncwarp();
+        arrivals_ready();
     }
 
-    // Starts the copies of tiles first .. first + n, n at most 32, by all threads; by warp 0 alone with bulk copies.
-    template <class Work> __device__ __forceinline__ void stage(const Work& work, u32 first, u32 n) const {
-        if constexpr (BULK) {
-            if (threadIdx.x >= 32) return;
-            const u32 i = first + threadIdx.x;
-            const Unit unit = work.unit(i);
-            if (threadIdx.x >= n || i >= count) return;
-            const u32 place = i % stages, bytes = groups * GROUP_BYTES;
-            u8* to = staged + place * groups * STAGED_GROUP;
-            arrival_expect(arrivals + place, unit.weights ? groups * STAGED_GROUP : 0);
-            if (!unit.weights) return;
-            copy_bulk(to, unit.weights, bytes, arrivals + place);
-            copy_bulk(to + bytes, unit.scales, groups * TILE * 2, arrivals + place);
-        } else {
-            for (u32 i = first; i < min(first + n, count); ++i) {
-                const Unit unit = work.unit(i);
-                u8* to = staged + i % stages * groups * STAGED_GROUP;
-                if (!unit.weights) continue;
-                copy_together(to, unit.weights, groups * GROUP_BYTES);
-                copy_together(to + groups * GROUP_BYTES, unit.scales, groups * TILE * 2);
-            }
+    // Starts this warp's copies of pair `pair`, of which there may be none; to place `place`.
+    template <class Work> __device__ __forceinline__ void ask(const Work& work, u32 pair, u32 place) const {
+        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
+        if (2 * pair < count) {
+            const Two two = work.two(pair);
+            u8* to = staged + 2 * place * groups * STAGED_GROUP;
+            u32 weights = warp * GROUP_BYTES + 16 * lane, scales = warp * TILE * 2 + 16 * lane, g = warp;
+            const auto copy = [&](u8* to, const Unit& unit) {
+                copy_16(to + weights, unit.weights + weights);
+                copy_16(to + weights + GROUP_BYTES / 2, unit.weights + weights + GROUP_BYTES / 2);
+                if (lane < 2) copy_16(to + groups * GROUP_BYTES + scales, unit.scales + scales);
+            };
+            do {
+                if (two.first.weights && g < groups) copy(to, two.first);
+                if (two.second.weights && g < groups) copy(to + groups * STAGED_GROUP, two.second);
+                weights += warps * GROUP_BYTES, scales += warps * TILE * 2, g += warps;
+            } while (g < groups);
         }
+        end_of_copies();
     }
 
-    // After a barrier behind `init`; `row` is in padded runs, a warp's own groups of it are there.
+    template <class Work> __device__ __forceinline__ void begin(const Work& work) const {
+        for (u32 i = 0; i < depth; ++i) ask(work, i, i);
+    }
+
+    // Copies pair `pair` into a place when all warps are done with it for the `round`-th time; by one thread.
+    template <class Work> __device__ __forceinline__ void refill(const Work& work, u32 pair, u32 place, u32 round) const {
+        const Two two = work.two(pair);
+        const bool both = 2 * pair + 1 < count;
+        const u32 weights = groups * GROUP_BYTES, scales = groups * TILE * 2;
+        u8* to = staged + 2 * place * groups * STAGED_GROUP;
+        arrival_wait(arrivals + MAX_DEPTH + place, round & 1);
+        arrival_expect(arrivals + place, (weights + scales) * (both ? 2 : 1));
+        copy_bulk(to, two.first.weights, weights, arrivals + place);
+        copy_bulk(to + weights, two.first.scales, scales, arrivals + place);
+        if (!both) return;
+        copy_bulk(to + weights + scales, two.second.weights, weights, arrivals + place);
+        copy_bulk(to + 2 * weights + scales, two.second.scales, scales, arrivals + place);
+    }
+
+    // `row` is in padded runs, a warp's own groups of it are there.
     template <bool ALL, class Work> __device__ __forceinline__ void run(Work& work, const float* row) const {
-        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, c = threadIdx.x % RUNS, batch = count <= stages ? count : max(stages / 2, 1u);
-        u32 place = 0, parity = 0;
-        const auto arrived = [&]() {
-            const u8* from = staged + place * groups * STAGED_GROUP;
-            arrival_wait(arrivals + place, parity);
-            if (++place == stages) place = 0, parity ^= 1;
-            return from;
-        };
-        for (u32 first = 0, second_half = 0; first < count; first += batch, second_half ^= 1) {
-            const u32 here = min(count - first, batch);
-            if (threadIdx.x < here * TILE) work.ahead(first + threadIdx.x / TILE, threadIdx.x % TILE);
-            float2* sums = part + second_half * batch * groups * TILE;
+        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, c = threadIdx.x % RUNS, batch = min((count + 1) / 2, BATCH);
+        u32 place = 0, round = 0, place_before = 0, round_before = 0, duty = 0;
+        for (u32 first = 0, half = 0; 2 * first < count; first += batch, half ^= 1) {
+            const u32 here = min(count - 2 * first, 2 * batch);
+            float2* sums = part + half * batch * 2 * groups * TILE;
             for (u32 i = 0; i < here; i += 2) {
-                const bool two = i + 1 < here;
-                const u8* from = arrived();
-                const u8* other = two ? arrived() : from;
+                const u32 pair = first + i / 2;
+                if (REFILLED && round > 0) {
+                    arrival_wait(arrivals + place, (round - 1) & 1);
+                } else {
+                    wait_for_copies_but(depth - 1);
+                    __syncwarp();
+                }
                 for (u32 g = warp; g < groups; g += warps) {
                     const float* x = row + (g * RUNS + c) * RUN_WORDS;
                     const int n = int(cols - g * GROUP) - int(c * RUN);
-                    const u32 weights = g * GROUP_BYTES, scales = groups * GROUP_BYTES + g * TILE * 2;
+                    const u8* one = staged + 2 * place * groups * STAGED_GROUP + g * GROUP_BYTES;
+                    const u8* other = one + groups * STAGED_GROUP;
+                    const u32 scales = groups * GROUP_BYTES - g * (GROUP_BYTES - TILE * 2);
                     float2* to = sums + (i * groups + g) * TILE;
-                    if (two)
-                        group_sums<ALL, 2>({from + weights, other + weights}, {from + scales, other + scales}, x, n, {to, to + groups * TILE});
+                    if (i + 1 < here)
+                        group_sums<ALL, 2>({one, other}, {one + scales, other + scales}, x, n, {to, to + groups * TILE});
                     else
-                        group_sums<ALL, 1>({from + weights}, {from + scales}, x, n, {to});
+                        group_sums<ALL, 1>({one}, {one + scales}, x, n, {to});
                 }
+                __syncwarp();
+                if constexpr (REFILLED) {
+                    if (round == 0) end_of_copies();
+                    if (threadIdx.x % 32 == 0) {
+                        arrival_signal(arrivals + MAX_DEPTH + place);
+                        // One warp after the other fills the place of the pair before, with which the others are done or soon will be.
+                        if (warp == duty && pair > 0 && 2 * (pair - 1 + depth) < count) refill(work, pair - 1 + depth, place_before, round_before);
+                    }
+                    __syncwarp();
+                    if (++duty == warps) duty = 0;
+                    place_before = place, round_before = round;
+                } else {
+                    ask(work, pair + depth, place);
+                }
+                if (++place == depth) place = 0, ++round;
             }
             __syncthreads();
-            if (first + stages < count) stage(work, first + stages, here);
-            if (threadIdx.x < (batch + 1) / 2 * 2 * TILE) {
-                const u32 own = threadIdx.x / TILE, r = threadIdx.x % TILE;
-                work.total(first + own, r, own < here ? scaled_total(sums + own * groups * TILE + r, groups) : 0.0f);
-            }
+            const u32 own = threadIdx.x / TILE, r = threadIdx.x % TILE;
+            if (own < 2 * batch) work.total(2 * first + own, r, own < here ? scaled_total(sums + own * groups * TILE + r, groups) : 0.0f);
         }
     }
 };

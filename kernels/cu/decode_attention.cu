@@ -4,43 +4,18 @@
 // A block takes every gridDim.x-th split for the query heads that share a key-value head, up to HEADS of them. It asks for the first one's
 // keys and values while the kernel before it runs, and for the next one's as soon as it is done with this one's. It norms its
 // queries, and the key where the token's own position is in its split, itself.
-#include "decode.cuh"
+#include "decode_attention.cuh"
 
 using namespace assay;
 
 constexpr u32 WARPS = 8;
 constexpr u32 THREADS = 32 * WARPS;
-constexpr u32 MAX_DIM = 128;
-constexpr u32 HEAD_WORDS = MAX_DIM / RUN * RUN_WORDS;
 constexpr u32 SPLIT_WORDS = SPLIT / RUN * RUN_WORDS;
 constexpr u32 MAX_TICKETS = 256;
-constexpr u32 MOST_SPLITS = 8;  // that a cluster's first block, or the last block, merges by itself
-constexpr u32 FOUND_WORDS = MAX_DIM + 4;
 constexpr u32 MERGE_DIMS = 32;
 constexpr u32 MERGE_SPLITS = 256;
 
-struct Attend {
-    const float *q, *k, *v;        // [heads * head_dim], [kv_heads * head_dim] twice
-    const float *q_norm, *k_norm;  // [head_dim], or null
-    const float *cosines, *sines;  // [positions, rotary_dim / 2]
-    u8* cache;
-    const float* sinks;  // [heads], or null
-    float* out;          // [heads * head_dim]
-    float2* states;      // [heads, splits]: m and l
-    float* partial;      // [heads, splits, head_dim]: o
-    const u32* position_at;
-    u32 heads, kv_heads, head_dim, rotary_dim;
-    u32 first_position;  // unless it is at position_at
-    u32 window;          // 0 for none
-    u32 splits;          // room for in `states` and `partial`
-    float scale, eps;
-    u32 merged_after;  // whether `attend_merge` comes next
-    u32 clustered;     // whether the blocks that share the splits, at most MOST_SPLITS, are a cluster, a split each
-};
-
 __device__ u32 tickets[MAX_TICKETS];
-
-__device__ __forceinline__ float larger(float a, float b) { return b > a ? b : a; }
 
 // Four columns of BF16.
 __device__ __forceinline__ float4 four_columns(const u8* at) {
@@ -215,6 +190,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     const u32 from = form.window && end > form.window ? end - form.window : 0;
     const u32 first_split = from / SPLIT, splits = (end + SPLIT - 1) / SPLIT - first_split;
     if (blockIdx.x >= splits) {
+        if (form.clustered) cluster_arrive();
         wait_for_previous();
         return;
     }

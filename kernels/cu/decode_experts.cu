@@ -12,7 +12,7 @@ struct Experts {
     u64 first, second;            // matrices in an expert, in bytes: gate and up, or down
     u64 first_bias, second_bias;  // f32; 0 for none
     u32 rows, cols;
-    u32 stages;            // tiles that are copied ahead, of gate and up
+    u32 stages;            // pairs of tiles, gate and up, that are copied ahead
     const float* x;        // [cols], or [slots, cols]
     const float* weights;  // [slots]
     float factor;
@@ -27,28 +27,33 @@ __device__ __forceinline__ float with_bias(float total, const u8* expert, u64 of
 // Gate and up tiles of a block in turn, of every gridDim.x-th (tile, slot).
 struct GatesAndUps {
     const Experts& work;
-    u64 address;         // of the expert of this lane's slot, in warp 0; 0 where it is not there
-    const u8* const* at;  // of each slot's
+    const u8* const* at;  // of each slot's expert; null where it is not there
+    u32 slot, row;        // that this thread takes first
 
-    __device__ __forceinline__ u32 slot(u32 i) const { return (blockIdx.x + i / 2 * gridDim.x) % work.slots; }
-    __device__ __forceinline__ u32 tile(u32 i) const { return (blockIdx.x + i / 2 * gridDim.x) / work.slots; }
-
-    __device__ __forceinline__ Unit unit(u32 i) const {
-        const u8* from = BULK ? (const u8*)__shfl_sync(~0u, address, slot(i)) : at[slot(i)];
-        if (!from || tile(i) * TILE >= work.rows) return {nullptr, nullptr};
-        return unit_of<true>(from + (i % 2 ? work.second : work.first), work.rows, work.cols, tile(i));
+    __device__ __forceinline__ Two two(u32 pair) const {
+        const u32 item = blockIdx.x + pair * gridDim.x, tile = item / work.slots;
+        const u8* from = at[item - tile * work.slots];
+        if (!from) return {{nullptr, nullptr}, {nullptr, nullptr}};
+        const Unit gate = unit_of<INT4>(from + work.first, work.rows, work.cols, tile);
+        const u64 further = work.second - work.first;
+        return {gate, {gate.weights + further, gate.scales + further}};
     }
 
-    __device__ __forceinline__ void ahead(u32, u32) const {}
+    // Where row r of tile i is.
+    __device__ __forceinline__ void find(u32 i, u32 r) {
+        const u32 item = blockIdx.x + i / 2 * gridDim.x, tile = item / work.slots;
+        slot = item - tile * work.slots;
+        row = tile * TILE + r;
+    }
 
     // A warp has both tiles.
-    __device__ __forceinline__ void total(u32 i, u32 r, float total) const {
-        const u8* from = at[slot(i)];
-        const u32 row = tile(i) * TILE + r;
+    __device__ __forceinline__ void total(u32 i, u32 r, float total) {
+        if (i >= 2 * BATCH) find(i, r);
+        const u8* from = at[slot];
         const bool there = from && row < work.rows;
         if (there) total = with_bias(total, from, i % 2 ? work.second_bias : work.first_bias, row);
         const float up = __shfl_down_sync(~0u, total, TILE);
-        if (there && i % 2 == 0) work.out[u64(slot(i)) * work.rows + row] = activate(work.form, total, up);
+        if (there && i % 2 == 0) work.out[u64(slot) * work.rows + row] = activate(work.form, total, up);
     }
 };
 
@@ -68,29 +73,23 @@ template <bool ALL> __device__ __forceinline__ void gate_up(const Experts& work,
     extern __shared__ __align__(16) u8 shared[];
     const u32 groups = (work.cols + GROUP - 1) / GROUP;
     const u32 pairs = (work.rows + TILE - 1) / TILE * work.slots, count = (pairs - blockIdx.x + gridDim.x - 1) / gridDim.x * 2;
-    const u32 most = (pairs + gridDim.x - 1) / gridDim.x * 2;
+    const u32 most = (pairs + gridDim.x - 1) / gridDim.x, batch = min(most, BATCH);
     Carve carve{shared};
     float* row = carve.take<float>(groups * RUNS * RUN_WORDS);
-    float2* part = carve.take<float2>(min(most, MAX_STAGES) * groups * TILE);
-    u64* arrivals = carve.take<u64>(MAX_STAGES);
+    float2* part = carve.take<float2>((most > batch ? 2 : 1) * batch * 2 * groups * TILE);
     const u8** at = carve.take<const u8*>(MAX_SLOTS);
-    const Tiles tiles = {work.cols, groups, count, work.stages, carve.take<u8>(work.stages * groups * STAGED_GROUP), part, arrivals};
-    tiles.init();
+    const Tiles<false> tiles = {work.cols, groups, count, work.stages, carve.take<u8>(work.stages * 2 * groups * STAGED_GROUP), part, nullptr};
+    GatesAndUps gates_and_ups = {work, at, 0, 0};
+    gates_and_ups.find(threadIdx.x / TILE, threadIdx.x % TILE);
     // The kernel before may write the table: this only brings its lines nearer.
     if (16 * threadIdx.x < work.experts && blockIdx.x == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(work.table + 16 * threadIdx.x));
-    __syncthreads();
     wait_for_previous();
     let_next_start();
     // One warp alone asks for what all blocks read: a line that all of them want is served once after the other.
-    GatesAndUps gates_and_ups = {work, 0, at};
-    if (threadIdx.x < 32) {
-        gates_and_ups.address = address_of_slot(work, status);
-        at[threadIdx.x] = (const u8*)gates_and_ups.address;
-    }
-    if (!BULK) __syncthreads();
-    tiles.stage(gates_and_ups, 0, work.stages);
+    if (threadIdx.x < 32) at[threadIdx.x] = (const u8*)address_of_slot(work, status);
     copy_own_groups(row, work.x, work.cols);
-    wait_for_own_copies();
+    __syncthreads();
+    tiles.begin(gates_and_ups);  // the row is in the first set
     tiles.template run<ALL>(gates_and_ups, row);
 }
 
@@ -100,41 +99,28 @@ template <bool ALL> __device__ __forceinline__ void down(const Experts& work, St
     extern __shared__ __align__(16) u8 shared[];
     __shared__ const u8* at[MAX_SLOTS];
     __shared__ float shares[MAX_SLOTS];
-    __shared__ u64 arrival;
     const u32 groups = (work.cols + GROUP - 1) / GROUP, warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, c = lane % RUNS;
-    const u32 tile = blockIdx.x, items = work.slots * groups, pitch = groups * STAGED_GROUP;
+    const u32 tile = blockIdx.x, items = work.slots * groups;
     Carve carve{shared};
     float* rows = carve.take<float>(items * RUNS * RUN_WORDS);
     float2* part = carve.take<float2>(items * TILE);
     float* answers = carve.take<float>(work.slots * TILE);
-    u8* staged = carve.take<u8>(work.slots * pitch);  // [slots][weights, then scales]
+    u8* staged = carve.take<u8>(items * STAGED_GROUP);  // [items][weights, then scales]
     if (warp == 0) {
-        if (lane == 0) {
-            arrival_init(&arrival);
-            arrivals_ready();
-        }
         const u64 address = address_of_slot(work, status);
         at[lane] = (const u8*)address;
         if (lane < work.slots) shares[lane] = load_fresh(work.weights + lane);
-        if constexpr (BULK) {
-            const u32 there = __popc(__ballot_sync(~0u, address != 0));
-            if (lane == 0) arrival_expect(&arrival, there * pitch);
-            __syncwarp();
-            if (address != 0) {
-                const Unit unit = unit_of<true>((const u8*)address + work.first, work.rows, work.cols, tile);
-                copy_bulk(staged + lane * pitch, unit.weights, groups * GROUP_BYTES, &arrival);
-                copy_bulk(staged + lane * pitch + groups * GROUP_BYTES, unit.scales, groups * TILE * 2, &arrival);
-            }
-        }
     }
     __syncthreads();
-    if constexpr (!BULK) {
-        for (u32 slot = 0; slot < work.slots; ++slot) {
-            if (!at[slot]) continue;
-            const Unit unit = unit_of<true>(at[slot] + work.first, work.rows, work.cols, tile);
-            copy_together(staged + slot * pitch, unit.weights, groups * GROUP_BYTES);
-            copy_together(staged + slot * pitch + groups * GROUP_BYTES, unit.scales, groups * TILE * 2);
-        }
+    for (u32 item = warp; item < items; item += warps) {
+        const u32 slot = item / groups, g = item % groups;
+        if (!at[slot]) continue;
+        const Unit unit = unit_of<INT4>(at[slot] + work.first, work.rows, work.cols, tile);
+        u8* to = staged + item * STAGED_GROUP + 16 * lane;
+        const u8* from = unit.weights + g * GROUP_BYTES + 16 * lane;
+        copy_16(to, from);
+        copy_16(to + GROUP_BYTES / 2, from + GROUP_BYTES / 2);
+        if (lane < 2) copy_16(to + GROUP_BYTES, unit.scales + g * TILE * 2 + 16 * lane);
     }
     // Nothing is written where an expert is missing.
     bool absent = false;
@@ -150,14 +136,13 @@ template <bool ALL> __device__ __forceinline__ void down(const Experts& work, St
     float before = 0.0f;
     if (threadIdx.x < TILE && own < work.rows) before = load_fresh(work.out + own);
     wait_for_own_copies();
-    arrival_wait(&arrival, 0);
     if (absent) return;
     for (u32 item = warp; item < items; item += warps) {
-        const u32 slot = item / groups, g = item % groups;
-        const u8* from = staged + slot * pitch;
+        const u32 g = item % groups;
+        const u8* from = staged + item * STAGED_GROUP;
         const float* x = rows + (item * RUNS + c) * RUN_WORDS;
         const int n = int(work.cols - g * GROUP) - int(c * RUN);
-        group_sums<ALL, 1>({from + g * GROUP_BYTES}, {from + groups * GROUP_BYTES + g * TILE * 2}, x, n, {part + item * TILE});
+        group_sums<ALL, 1>({from}, {from + GROUP_BYTES}, x, n, {part + item * TILE});
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < work.slots * TILE; i += blockDim.x) {

@@ -21,13 +21,15 @@ struct Project {
     float factor;
     u32 cols;
     u32 tiles;   // of all outputs
-    u32 stages;  // tiles that are copied ahead
+    u32 stages;  // pairs of tiles that are copied ahead
     Output outputs[OUTPUTS];  // those that are not there begin past the last tile
 };
 
 // The tiles of a block, every gridDim.x-th.
 template <bool ADD> struct Products {
     const Project& form;
+    float* to;  // the output that this thread takes first, or null
+    const float* bias;
     float before;
 
     __device__ __forceinline__ u32 tile(u32 i) const { return blockIdx.x + i * gridDim.x; }
@@ -36,54 +38,78 @@ template <bool ADD> struct Products {
         return form.outputs[tile(i) >= form.outputs[2].first_tile ? 2 : tile(i) >= form.outputs[1].first_tile ? 1 : 0];
     }
 
-    __device__ __forceinline__ Unit unit(u32 i) const {
-        if (tile(i) >= form.tiles) return {nullptr, nullptr};
-        const Output& to = output(i);
-        return unit_of<true>(to.matrix, to.rows, form.cols, tile(i) - to.first_tile);
+    __device__ __forceinline__ Unit unit(u32 tile) const {
+        if (tile >= form.tiles) return {nullptr, nullptr};
+        // No table is looked into at a computed place: that would be slower.
+        const u32 second = form.outputs[1].first_tile, third = form.outputs[2].first_tile;
+        const u8* matrix = tile >= third ? form.outputs[2].matrix : tile >= second ? form.outputs[1].matrix : form.outputs[0].matrix;
+        const u32 rows = tile >= third ? form.outputs[2].rows : tile >= second ? form.outputs[1].rows : form.outputs[0].rows;
+        return unit_of<INT4>(matrix, rows, form.cols, tile - (tile >= third ? third : tile >= second ? second : 0));
     }
 
-    __device__ __forceinline__ void ahead(u32 i, u32 r) {
-        if (!ADD) return;
-        const Output& to = output(i);
-        const u32 row = (tile(i) - to.first_tile) * TILE + r;
-        if (row < to.rows) before = load_fresh(to.out + row);
-    }
+    __device__ __forceinline__ Two two(u32 pair) const { return {unit(tile(2 * pair)), unit(tile(2 * pair + 1))}; }
 
-    __device__ __forceinline__ void total(u32 i, u32 r, float total) const {
+    // Where row r of tile i goes.
+    __device__ __forceinline__ void find(u32 i, u32 r) {
+        to = nullptr;
         if (tile(i) >= form.tiles) return;
-        const Output& to = output(i);
-        const u32 row = (tile(i) - to.first_tile) * TILE + r;
-        if (row >= to.rows) return;
-        if (to.bias) total = total + to.bias[row];
-        to.out[row] = ADD ? __fmaf_rn(total, form.factor, before) : total;
+        const Output& of = output(i);
+        const u32 row = (tile(i) - of.first_tile) * TILE + r;
+        if (row >= of.rows) return;
+        to = of.out + row;
+        bias = of.bias ? of.bias + row : nullptr;
+    }
+
+    // What it is added to, which the kernel before may have written.
+    __device__ __forceinline__ void look_up() {
+        if (ADD && to) before = load_fresh(to);
+    }
+
+    __device__ __forceinline__ void total(u32 i, u32 r, float total) {
+        if (i >= 2 * BATCH) {
+            find(i, r);
+            look_up();
+        }
+        if (!to) return;
+        if (bias) total = total + *bias;
+        *to = ADD ? __fmaf_rn(total, form.factor, before) : total;
     }
 };
 
-// NORM: y = rms_norm(x), out[i] = w[i] . y (+ bias), and y itself. ADD: out[0] = fma(w[0] . x (+ bias), factor, out[0]). ALL: columns come in
-// whole groups.
-template <bool NORM, bool ADD, bool ALL> __device__ __forceinline__ void project(const Project& form) {
+// NORM: y = rms_norm(x), out[i] = w[i] . y (+ bias), and y itself. ADD: out[0] = fma(w[0] . x (+ bias), factor, out[0]). LONG: by blocks that have more
+// pairs of tiles than places for them. ALL: columns come in whole groups.
+template <bool NORM, bool ADD, bool LONG, bool ALL> __device__ __forceinline__ void project(const Project& form) {
     extern __shared__ __align__(16) u8 shared[];
     const u32 groups = (form.cols + GROUP - 1) / GROUP, count = (form.tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
     const u32 most = (form.tiles + gridDim.x - 1) / gridDim.x, own = threadIdx.x / 32 * GROUP + 4 * (threadIdx.x % 32);
+    const u32 pairs = (most + 1) / 2, batch = min(pairs, BATCH);
     Carve carve{shared};
     float* row = carve.take<float>(groups * RUNS * RUN_WORDS);
     float* factors = carve.take<float>(NORM ? form.cols : 0);
     float* sums = carve.take<float>(groups);
-    float2* part = carve.take<float2>(min(most, MAX_STAGES) * groups * TILE);
-    u64* arrivals = carve.take<u64>(MAX_STAGES);
-    const Tiles tiles = {form.cols, groups, count, form.stages, carve.take<u8>(form.stages * groups * STAGED_GROUP), part, arrivals};
-    Products<ADD> work = {form, 0.0f};
-    tiles.init();
-    tiles.stage(work, 0, form.stages);
-    if (NORM)
+    float2* part = carve.take<float2>((pairs > batch ? 2 : 1) * batch * 2 * groups * TILE);
+    u64* arrivals = carve.take<u64>(LONG ? 2 * MAX_DEPTH : 0);
+    const Tiles<LONG> tiles = {form.cols, groups, count, form.stages, carve.take<u8>(form.stages * 2 * groups * STAGED_GROUP), part, arrivals};
+    Products<ADD> work = {form, nullptr, nullptr, 0.0f};
+    if (LONG) {
+        if (threadIdx.x == 0) tiles.init();
+        __syncthreads();
+    }
+    if (NORM) {
         for (u32 k = own; k < form.cols; k += 4 * blockDim.x) copy_16(factors + k, form.norm + k);
-    __syncthreads();
+        end_of_copies();
+    }
+    tiles.begin(work);
+    work.find(threadIdx.x / TILE, threadIdx.x % TILE);
     wait_for_previous();
     let_next_start();
-    copy_own_groups(row, form.x, form.cols);
-    wait_for_own_copies();
+    // By registers: it does not wait for the weights.
+    for (u32 k = own; k < form.cols; k += 4 * blockDim.x) *(float4*)(row + in_runs(k)) = __ldcg((const float4*)(form.x + k));
+    if (threadIdx.x < 2 * BATCH * TILE) work.look_up();
+    __syncwarp();
     if (NORM) {
         const float inverse = row_inverse_rms(row, form.cols, form.eps, sums);
+        wait_for_copies_but(form.stages);
         for (u32 k = own; k < form.cols; k += 4 * blockDim.x) {
             float4* at = (float4*)(row + in_runs(k));
             const float4 x = *at, factor = *(const float4*)(factors + k);
@@ -95,10 +121,12 @@ template <bool NORM, bool ADD, bool ALL> __device__ __forceinline__ void project
     tiles.template run<ALL>(work, row);
 }
 
-#define PROJECT(name, norm, add, all) \
-    extern "C" __global__ void __launch_bounds__(512, 2) name(const __grid_constant__ Project form) { project<norm, add, all>(form); }
+#define PROJECT(name, norm, add, many, all) \
+    extern "C" __global__ void __launch_bounds__(512, 2) name(const __grid_constant__ Project form) { project<norm, add, many, all>(form); }
 
-PROJECT(norm_linear, true, false, true)
-PROJECT(norm_linear_part, true, false, false)
-PROJECT(linear_add, false, true, true)
-PROJECT(linear_add_part, false, true, false)
+PROJECT(norm_linear, true, false, false, true)
+PROJECT(norm_linear_part, true, false, false, false)
+PROJECT(norm_linear_long, true, false, true, true)
+PROJECT(norm_linear_long_part, true, false, true, false)
+PROJECT(linear_add, false, true, false, true)
+PROJECT(linear_add_part, false, true, false, false)

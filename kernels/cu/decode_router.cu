@@ -106,12 +106,109 @@ template <u32 COUNT> __device__ __forceinline__ void choose(const Route& work, f
     }
 }
 
+constexpr u32 FEW = 4;  // experts of a lane
+
+// The same by one warp, for at most 32 FEW experts of which at most 32 are chosen: lane l has experts l, 32 + l, ... `exps` is padded to runs.
+__device__ __forceinline__ void choose_by_warp(const Route& work, const float* logits, float* exps, Status* status) {
+    const u32 experts = work.experts, lane = threadIdx.x % 32, scoring = work.routing.scoring;
+    float score[FEW];
+#pragma unroll
+    for (u32 i = 0; i < FEW; ++i) score[i] = i * 32 + lane < experts ? logits[i * 32 + lane] : -infinity();
+    if (scoring == SOFTMAX) {
+        float max = -infinity();
+#pragma unroll
+        for (u32 i = 0; i < FEW; ++i) max = score[i] > max ? score[i] : max;
+#pragma unroll
+        for (u32 step = 16; step > 0; step /= 2) {
+            const float other = __shfl_xor_sync(~0u, max, step);
+            max = other > max ? other : max;
+        }
+#pragma unroll
+        for (u32 i = 0; i < FEW; ++i) {
+            score[i] = assay::exp(score[i] - max);
+            exps[i * RUN_WORDS + lane] = score[i];
+        }
+        __syncwarp();
+        const u32 base = lane % RUNS * RUN, count = run_length(experts, base);
+        const float* at = exps + in_runs(base);
+        float sum = 0.0f;
+        if (count == RUN) {
+#pragma unroll
+            for (u32 k = 0; k < RUN; k += 4) {
+                const float4 four = *(const float4*)(at + k);
+                sum = sum + four.x;
+                sum = sum + four.y;
+                sum = sum + four.z;
+                sum = sum + four.w;
+            }
+        } else {
+            for (u32 k = 0; k < count; ++k) sum = sum + at[k];
+        }
+        const float total = 0.0f + sum_of_four(sum);
+#pragma unroll
+        for (u32 i = 0; i < FEW; ++i) score[i] = __fdiv_rn(score[i], total);
+    } else if (scoring > SOFTMAX_OF_CHOSEN) {
+#pragma unroll
+        for (u32 i = 0; i < FEW; ++i) score[i] = sigmoid(score[i]);
+    }
+    // A number that orders as the key does; 0 for what is not there and for NaN.
+    u32 key[FEW];
+    bool wrong = false;
+    u32 which = 0;
+#pragma unroll
+    for (u32 i = 0; i < FEW; ++i) {
+        const u32 e = i * 32 + lane;
+        const bool there = e < experts;
+        const float sorted = (work.bias && there ? score[i] + work.bias[e] : score[i]) + 0.0f;  // no -0
+        const u32 bits = __float_as_uint(sorted);
+        key[i] = there && !is_nan(sorted) ? bits ^ (u32(int(bits) >> 31) | 0x80000000u) : 0u;
+        if (there && is_nan(score[i])) wrong = true, which = e;
+    }
+    if (wrong) report(status, STATUS_NAN, which);
+    // The largest key of all, the lowest index of equal ones, again and again; lane r keeps that of rank r.
+    u32 chosen = lane;
+    float of_chosen = 0.0f, sum = 0.0f;
+#pragma unroll 1
+    for (u32 rank = 0; rank < work.top_k; ++rank) {
+        const u32 best = __reduce_max_sync(~0u, max(max(key[0], key[1]), max(key[2], key[3])));
+        if (best == 0) break;  // nothing but NaN is left
+        u32 lanes[FEW];
+#pragma unroll
+        for (u32 i = 0; i < FEW; ++i) lanes[i] = __ballot_sync(~0u, key[i] == best);
+        const u32 at = lanes[0] ? 0 : lanes[1] ? 1 : lanes[2] ? 2 : 3;
+        const u32 its = __ffs(lanes[0] ? lanes[0] : lanes[1] ? lanes[1] : lanes[2] ? lanes[2] : lanes[3]) - 1;
+        float found = __uint_as_float(best ^ (~u32(int(best) >> 31) | 0x80000000u));
+        if (work.bias) found = __shfl_sync(~0u, at == 0 ? score[0] : at == 1 ? score[1] : at == 2 ? score[2] : score[3], its);
+#pragma unroll
+        for (u32 i = 0; i < FEW; ++i)
+            if (i == at && lane == its) key[i] = 0;
+        if (lane == rank) chosen = at * 32 + its, of_chosen = found;
+        sum = rank == 0 ? found : sum + found;
+    }
+    if (scoring == SOFTMAX_OF_CHOSEN) {
+        float max = lane < work.top_k ? of_chosen : -infinity();
+#pragma unroll
+        for (u32 step = 16; step > 0; step /= 2) {
+            const float other = __shfl_xor_sync(~0u, max, step);
+            max = other > max ? other : max;
+        }
+        of_chosen = assay::exp(of_chosen - max);
+        for (u32 rank = 0; rank < work.top_k; ++rank) {
+            const float one = __shfl_sync(~0u, of_chosen, rank);
+            sum = rank == 0 ? one : sum + one;
+        }
+    }
+    if (lane >= work.top_k) return;
+    const bool divides = work.routing.norm_topk_prob || scoring == SOFTMAX_OF_CHOSEN;
+    work.ids[lane] = chosen;
+    work.weights[lane] = (divides ? __fdiv_rn(of_chosen, sum + SUM_FLOOR) : of_chosen) * work.routing.scaling_factor;
+}
+
 // As `norm_route`, by one cluster whose blocks take every gridDim.x-th tile: logits meet in the first block's shared memory, which is nearer than
 // the level-2 cache. Compute capability 9.0 and later.
 extern "C" __global__ void __launch_bounds__(512, 2) norm_route_cluster(const __grid_constant__ Route work, Status* status) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(16) u8 shared[];
-    __shared__ u64 arrival;
     const u32 cols = work.cols, groups = (cols + GROUP - 1) / GROUP, tiles = (work.experts + TILE - 1) / TILE, most = (tiles + gridDim.x - 1) / gridDim.x;
     const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, c = lane % RUNS, padded = (work.experts + 31) / 32 * 32;
     // A run of a tile's columns, padded so that a warp reads four of them from all banks.
@@ -126,18 +223,14 @@ extern "C" __global__ void __launch_bounds__(512, 2) norm_route_cluster(const __
     float* exps = carve.take<float>(padded / RUN * RUN_WORDS);
     u8* weights = carve.take<u8>(most * groups * RUNS * PITCH);
     const u32 count = blockIdx.x < tiles ? (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-    if (warp == 0) {
-        if (lane == 0) {
-            arrival_init(&arrival);
-            arrivals_ready();
-            arrival_expect(&arrival, count * cols * BF16_COL_BYTES);
+    // A warp copies the weights of its own groups.
+    for (u32 t = 0; t < count; ++t)
+        for (u32 g = warp; g < groups; g += warps) {
+            const u8* from = work.matrix + (u64(blockIdx.x + t * gridDim.x) * cols + g * GROUP) * BF16_COL_BYTES;
+            u8* to = weights + (t * groups + g) * RUNS * PITCH;
+#pragma unroll 4
+            for (u32 i = lane; i < 2 * min(GROUP, cols - g * GROUP); i += 32) copy_16(to + i / (2 * RUN) * PITCH + i % (2 * RUN) * 16, from + 16 * i);
         }
-        __syncwarp();
-        for (u32 t = 0; t < count; ++t)
-            for (u32 run = lane; run * RUN < cols; run += 32)
-                copy_bulk(weights + (t * groups * RUNS + run) * PITCH, work.matrix + (u64(blockIdx.x + t * gridDim.x) * cols + run * RUN) * BF16_COL_BYTES,
-                          min(RUN, cols - run * RUN) * BF16_COL_BYTES, &arrival);
-    }
     const u32 own = warp * GROUP + 4 * lane;
     for (u32 k = own; k < cols; k += 4 * blockDim.x) copy_16(factors + k, work.norm + k);
     // All blocks have begun before one writes into another.
@@ -155,7 +248,6 @@ extern "C" __global__ void __launch_bounds__(512, 2) norm_route_cluster(const __
         if (blockIdx.x == gridDim.x - 1) *(float4*)(work.normed + k) = *at;
     }
     __syncwarp();
-    arrival_wait(&arrival, 0);
     // Lane 4 r + c has run c of rows 2 r and 2 r + 1.
     for (u32 g = warp; g < groups; g += warps) {
         const u32 length = run_length(cols, g * GROUP + c * RUN);
@@ -164,13 +256,18 @@ extern "C" __global__ void __launch_bounds__(512, 2) norm_route_cluster(const __
         for (u32 t = 0; t < count; ++t) {
             const u8* w = weights + ((t * groups + g) * RUNS + c) * PITCH + lane / RUNS * 4;
             float low = 0.0f, high = 0.0f;
+            const auto step = [&](u32 k) {
+                const u32 two = *(const u32*)(w + k * BF16_COL_BYTES);
+                low = __fmaf_rn(__uint_as_float(two << 16), x[k], low);
+                high = __fmaf_rn(__uint_as_float(two & 0xffff0000u), x[k], high);
+            };
+            if (length == RUN)
 #pragma unroll
-            for (u32 k = 0; k < RUN; ++k)
-                if (k < length) {
-                    const u32 two = *(const u32*)(w + k * BF16_COL_BYTES);
-                    low = __fmaf_rn(__uint_as_float(two << 16), x[k], low);
-                    high = __fmaf_rn(__uint_as_float(two & 0xffff0000u), x[k], high);
-                }
+                for (u32 k = 0; k < RUN; ++k) step(k);
+            else
+#pragma unroll
+                for (u32 k = 0; k < RUN; ++k)
+                    if (k < length) step(k);
             low = sum_of_four(low);
             high = sum_of_four(high);
             if (c == 0) *(float2*)(part + (t * groups + g) * TILE + lane / RUNS * 2) = make_float2(low, high);
@@ -188,7 +285,11 @@ extern "C" __global__ void __launch_bounds__(512, 2) norm_route_cluster(const __
                      : "memory");
     }
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-    if (blockIdx.x == 0) choose<512>(work, scores, keys, exps, status);
+    if (blockIdx.x != 0) return;
+    if (work.experts > 32 * FEW || work.top_k > 32)
+        choose<512>(work, scores, keys, exps, status);
+    else if (warp == 0)
+        choose_by_warp(work, scores, exps, status);
 #endif
 }
 

@@ -1,4 +1,4 @@
-//! Launcher of `cu/decode_attention.cu`.
+//! Launcher of `cu/decode_attention.cu` and `cu/decode_attention_split.cu`.
 
 use super::super::attention::{operands, split_bytes};
 use super::super::launch::{Grid, Stream, arguments, position, size};
@@ -24,6 +24,10 @@ const MOST_SPLITS: usize = 8;
 
 /// Floats of what a block of a cluster has found for a head; `FOUND_WORDS` of `cu/decode_attention.cu`.
 const FOUND_WORDS: usize = MAX_DIM + 4;
+
+/// The kernel for blocks of one split: width of its heads, and the most heads of a block.
+const SPLIT_DIM: usize = 128;
+const SPLIT_HEADS: usize = 2;
 
 /// Dimensions and threads of a block of the merge.
 const MERGE: (u32, u32) = (32, 256);
@@ -132,9 +136,7 @@ impl Cuda {
         let together = heads_of_a_block(each, kv_heads * splits, self.properties().multiprocessors as usize);
         let blocks = product(KERNEL, "blocks", &[kv_heads, each.div_ceil(together)])?;
         let merged_after = splits > MOST_SPLITS;
-        let name = ["attend_1", "attend_2", "attend_4", "attend_8"][together.trailing_zeros() as usize];
-        let function = Function("decode_attention", name);
-        let clustered = splits > 1 && !merged_after && self.clusters(function)?;
+        let Form { function, clustered, shared } = self.form(head_dim, together, splits)?;
         if !merged_after && !clustered && blocks > MAX_TICKETS {
             return Ok(false);
         }
@@ -163,9 +165,7 @@ impl Cuda {
             merged_after: merged_after.into(),
             clustered: clustered.into(),
         };
-        let Some(bytes) = shared(head_dim, together, clustered).within(self.properties().shared_bytes) else {
-            return Ok(false);
-        };
+        let Some(bytes) = shared.within(self.properties().shared_bytes) else { return Ok(false) };
         // Two blocks of a multiprocessor, each with several splits where there are more.
         let shares = splits.min((2 * self.properties().multiprocessors as usize / blocks).max(MOST_SPLITS));
         let shares = size(KERNEL, if clustered { splits.next_power_of_two() } else { shares })?;
@@ -183,6 +183,31 @@ impl Cuda {
         }
         Ok(true)
     }
+
+    /// The kernel for blocks of `heads` heads that see up to `splits` splits.
+    fn form(&self, dim: usize, heads: usize, splits: usize) -> Result<Form, CudaError> {
+        let names = [
+            Function("decode_attention_split", "attend_split_1"),
+            Function("decode_attention_split", "attend_split_2"),
+        ];
+        if dim == SPLIT_DIM && heads <= SPLIT_HEADS && splits <= MOST_SPLITS && self.clusters(names[heads - 1])? {
+            let clustered = splits > 1;
+            let shared = split_shared(heads, clustered);
+            return Ok(Form { function: names[heads - 1], clustered, shared });
+        }
+        let name = ["attend_1", "attend_2", "attend_4", "attend_8"][heads.trailing_zeros() as usize];
+        let function = Function("decode_attention", name);
+        let clustered = (2..=MOST_SPLITS).contains(&splits) && self.clusters(function)?;
+        Ok(Form { function, clustered, shared: shared(dim, heads, clustered) })
+    }
+}
+
+/// A kernel, and how it is launched.
+struct Form {
+    function: Function,
+    /// Whether the blocks that share the splits are a cluster.
+    clustered: bool,
+    shared: Carve,
 }
 
 /// The most splits that a query sees: at the position, or at any up to it.
@@ -213,6 +238,20 @@ fn shared(dim: usize, heads: usize, clustered: bool) -> Carve {
         .take::<f32>(heads * GROUP_WORDS)
         .take::<f32>(heads * GROUP_WORDS)
         .take::<f32>(GROUP_WORDS)
+        .take::<f32>(if clustered { MOST_SPLITS * heads * FOUND_WORDS } else { 0 })
+}
+
+/// As `attend_split` of `cu/decode_attention_split.cu` carves it.
+fn split_shared(heads: usize, clustered: bool) -> Carve {
+    const WARPS: usize = THREADS as usize / 32;
+    Carve::default()
+        .take::<u8>(SPLIT / 16 * (32 * SPLIT_DIM + 32))
+        .take::<u8>(SPLIT * SPLIT_DIM * 2)
+        .take::<f32>(heads * RUNS * SPLIT)
+        .take::<f32>(heads * RUNS * SPLIT_DIM)
+        .take::<f32>(heads * SPLIT_DIM)
+        .take::<f32>(heads * WARPS * RUN)
+        .take::<f32>((heads + 1) * GROUP_WORDS)
         .take::<f32>(if clustered { MOST_SPLITS * heads * FOUND_WORDS } else { 0 })
 }
 

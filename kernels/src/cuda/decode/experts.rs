@@ -4,7 +4,7 @@ use super::super::grouped_gemm::bias_offsets;
 use super::super::launch::{ActivationArgument, Grid, Stream, arguments, size};
 use super::super::module::Function;
 use super::super::{Cuda, CudaError, DeviceSlice};
-use super::{Carve, GROUP_WORDS, STAGED_GROUP, in_sixteens, of_columns, stages, threads};
+use super::{Carve, GROUP_WORDS, STAGED_GROUP, depth, in_sixteens, of_columns, threads};
 use crate::Activation;
 use crate::error::{KernelError, expect_len, product};
 use crate::layout::{ExpertLayout, MatrixFormat, TILE_ROWS, col_groups, row_tiles};
@@ -67,8 +67,7 @@ impl Cuda {
         let pairs = product(KERNEL, "the grid", &[row_tiles(rows), slots])?;
         let blocks = pairs.min(properties.multiprocessors as usize);
         let base = Carve::default().take::<f32>(groups * GROUP_WORDS).take::<u64>(MAX_SLOTS);
-        let Some((stages, bytes)) = stages(base, groups, 2 * pairs.div_ceil(blocks.max(1)), 2, properties.shared_bytes)
-        else {
+        let Some((stages, bytes)) = depth(base, groups, pairs.div_ceil(blocks.max(1)), properties.shared_bytes) else {
             return Ok(false);
         };
         let [gate_bias, up_bias, _] = bias_offsets(&layout);

@@ -3,12 +3,21 @@
 use super::super::launch::{Grid, Stream, arguments, size};
 use super::super::module::Function;
 use super::super::{Cuda, CudaError, DeviceMatrix, DeviceSlice};
-use super::{Carve, GROUP_WORDS, in_sixteens, of_columns, stages, threads};
+use super::{Carve, GROUP_WORDS, MAX_DEPTH, depth, in_sixteens, of_columns, threads};
 use crate::check;
 use crate::layout::{MatrixFormat, col_groups, row_tiles};
 
 /// Outputs of a launch at most; `OUTPUTS` of `cu/decode_linear.cu`.
 const OUTPUTS: usize = 3;
+
+/// A kernel for whole groups of columns, and the one for a last group that is short.
+type Names = (&'static str, &'static str);
+
+const NORM_LINEAR: [Names; 2] = [("norm_linear", "norm_linear_part"), ("norm_linear_long", "norm_linear_long_part")];
+const LINEAR_ADD: [Names; 2] = [("linear_add", "linear_add_part"); 2];
+
+/// What the driver takes of a multiprocessor's shared memory for each block.
+const RESERVED: u32 = 1024;
 
 /// One product of a row of activations.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +73,7 @@ impl Cuda {
         if tokens != 1 || !in_sixteens(norm) {
             return Ok(false);
         }
-        let form = Form { name: "norm_linear", part: "norm_linear_part", norm: Some((norm, eps, normed)), factor: 1.0 };
+        let form = Form { names: NORM_LINEAR, norm: Some((norm, eps, normed)), factor: 1.0 };
         self.project(stream, x, outputs, form)
     }
 
@@ -82,7 +91,7 @@ impl Cuda {
         factor: f32,
         residual: DeviceSlice<f32>,
     ) -> Result<bool, CudaError> {
-        let form = Form { name: "linear_add", part: "linear_add_part", norm: None, factor };
+        let form = Form { names: LINEAR_ADD, norm: None, factor };
         self.project(stream, x, &[Projected { weight, bias, out: residual }], form)
     }
 
@@ -93,7 +102,7 @@ impl Cuda {
         outputs: &[Projected],
         form: Form,
     ) -> Result<bool, CudaError> {
-        let kernel = form.name;
+        let kernel = form.names[0].0;
         for Projected { weight, bias, out } in outputs {
             if check::linear(&x, weight, bias.as_ref(), out)? != 1 {
                 return Ok(false);
@@ -123,46 +132,52 @@ impl Cuda {
         let (norm, eps, normed) =
             form.norm.map_or((0, 0.0, 0), |(norm, eps, out)| (norm.address(), eps, out.address()));
         let (factor, columns) = (form.factor, size(kernel, cols)?);
-        let Some((stages, grid)) = self.project_grid(kernel, tiles, cols, form.norm.is_some())? else {
+        let Some((stages, many, grid)) = self.project_grid(kernel, tiles, cols, form.norm.is_some())? else {
             return Ok(false);
         };
         let tiles = size(kernel, tiles)?;
         let argument =
             ProjectArgument { x: x.address(), norm, normed, eps, factor, cols: columns, tiles, stages, outputs: parts };
-        let name = of_columns(cols, kernel, form.part);
+        let (whole, part) = form.names[usize::from(many)];
+        let name = of_columns(cols, whole, part);
         // SAFETY: the argument type is that of the kernel; shapes were checked. Only weights are read early.
         unsafe { self.launch_early(stream, Function("decode_linear", name), grid, &mut arguments![argument])? };
         Ok(true)
     }
 
-    /// Tiles copied ahead; blocks, threads and shared memory. `None` where a block has not enough.
+    /// Pairs of tiles copied ahead, and whether there are more; blocks, threads and shared memory. `None` where a block has not enough.
     fn project_grid(
         &self,
         kernel: &'static str,
         tiles: usize,
         cols: usize,
         norms: bool,
-    ) -> Result<Option<(u32, Grid)>, CudaError> {
+    ) -> Result<Option<(u32, bool, Grid)>, CudaError> {
         let (groups, properties) = (col_groups(cols), self.properties());
         let blocks = tiles.min(properties.multiprocessors as usize);
         let base = Carve::default()
             .take::<f32>(groups * GROUP_WORDS)
             .take::<f32>(if norms { cols } else { 0 })
             .take::<f32>(groups);
-        let Some((stages, bytes)) = stages(base, groups, tiles.div_ceil(blocks.max(1)), 1, properties.shared_bytes)
-        else {
-            return Ok(None);
-        };
-        Ok(Some((stages, Grid::new((size(kernel, blocks)?, 1, 1), threads(groups)).shared(bytes))))
+        let pairs = tiles.div_ceil(blocks.max(1)).div_ceil(2);
+        let barriers = Carve::default().take::<u64>(2 * MAX_DEPTH).0 as u32;
+        let limit = properties.shared_bytes.saturating_sub(barriers);
+        let Some((depth, bytes)) = depth(base, groups, pairs, limit) else { return Ok(None) };
+        let many = pairs > depth as usize && norms;
+        let mut bytes = if many { bytes + barriers } else { bytes };
+        if !norms {
+            // Attention leaves multiprocessors free: without this some would get two blocks, and others none.
+            bytes = bytes.max(properties.shared_bytes / 2 + RESERVED);
+        }
+        Ok(Some((depth, many, Grid::new((size(kernel, blocks)?, 1, 1), threads(groups)).shared(bytes))))
     }
 }
 
 /// What stands around the products.
 #[derive(Debug, Clone, Copy)]
 struct Form {
-    name: &'static str,
-    /// Where the last group of columns is short.
-    part: &'static str,
+    /// For as many pairs of tiles as are copied ahead, and for more.
+    names: [Names; 2],
     norm: Option<(DeviceSlice<f32>, f32, DeviceSlice<f32>)>,
     factor: f32,
 }

@@ -26,8 +26,11 @@ const RUN_WORDS: usize = RUN + 4;
 /// Bytes of a group of an INT4 tile and its scales; `STAGED_GROUP` of `cu/decode.cuh`.
 const STAGED_GROUP: usize = 16 * GROUP / 2 + 16 * 2;
 
-/// Tiles that a block copies ahead at most; `MAX_STAGES` of `cu/decode.cuh`.
-const MAX_STAGES: usize = 8;
+/// Pairs of tiles that a block copies ahead at most; `MAX_DEPTH` of `cu/decode.cuh`.
+const MAX_DEPTH: usize = 5;
+
+/// Pairs of tiles whose sums meet at a barrier at most; `BATCH` of `cu/decode.cuh`.
+const BATCH: usize = 4;
 
 /// Warps of a block at most.
 const WARPS: usize = 16;
@@ -51,21 +54,20 @@ impl Carve {
     }
 }
 
-/// What a block needs for its products with `count` tiles of `groups` groups (`Tiles` of `cu/decode.cuh`) besides `base`: how many tiles
-/// are copied ahead, as many as fit, in steps of `step`; and the bytes of shared memory in all. Where there are more tiles than places, the kernel
-/// sums half of the places in a batch, which are whole steps too. `None` where that does not fit.
-fn stages(base: Carve, groups: usize, count: usize, step: usize, limit: u32) -> Option<(u32, u32)> {
-    let base = base.take::<[f32; 2]>(count.min(MAX_STAGES) * groups * TILE_ROWS).take::<u64>(MAX_STAGES);
-    (1..=count.min(MAX_STAGES) / step)
+/// What a block needs for its products with `pairs` pairs of tiles of `groups` groups (`Tiles` of `cu/decode.cuh`) besides `base`: how many
+/// pairs are copied ahead, as many as fit; and the bytes of shared memory in all. `None` where not one fits.
+fn depth(base: Carve, groups: usize, pairs: usize, limit: u32) -> Option<(u32, u32)> {
+    let batches = if pairs > BATCH { 2 } else { 1 };
+    let base = base.take::<[f32; 2]>(batches * pairs.min(BATCH) * 2 * groups * TILE_ROWS);
+    let most = u32::try_from(pairs.min(MAX_DEPTH)).ok()?;
+    (1..=most)
         .rev()
-        .map(|steps| steps * step)
-        .filter(|stages| count <= *stages || (stages / 2).is_multiple_of(step))
-        .find_map(|stages| Some((stages as u32, base.take::<u8>(stages * groups * STAGED_GROUP).within(limit)?)))
+        .find_map(|depth| Some((depth, base.take::<u8>(depth as usize * 2 * groups * STAGED_GROUP).within(limit)?)))
 }
 
-/// Threads of a block whose warps share `groups` groups; at least as many as there are rows of `MAX_STAGES` tiles.
+/// Threads of a block whose warps share `groups` groups; at least as many as there are rows in a batch of tiles.
 fn threads(groups: usize) -> u32 {
-    32 * groups.clamp(MAX_STAGES * TILE_ROWS / 32, WARPS) as u32
+    32 * groups.clamp(BATCH * 2 * TILE_ROWS / 32, WARPS) as u32
 }
 
 /// The kernel for whole groups of columns, or the one for a last group that is short.
@@ -83,20 +85,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_never_parts_gate_and_up() {
-        // 23 groups, 12 tiles: six places would fit, and batches of three.
+    fn as_many_pairs_as_fit() {
         let groups = 23;
         let base = Carve::default().take::<f32>(groups * GROUP_WORDS);
-        let bytes = |stages: usize, count: usize| {
-            base.take::<[f32; 2]>(count.min(MAX_STAGES) * groups * TILE_ROWS)
-                .take::<u64>(MAX_STAGES)
-                .take::<u8>(stages * groups * STAGED_GROUP)
-                .0 as u32
+        let bytes = |depth: usize, tiles: usize| {
+            base.take::<[f32; 2]>(tiles * groups * TILE_ROWS).take::<u8>(2 * depth * groups * STAGED_GROUP).0 as u32
         };
-        let places = |count, step, limit| stages(base, groups, count, step, limit).map(|(stages, _)| stages);
-        assert_eq!(places(12, 2, bytes(8, 12)), Some(8));
-        assert_eq!([places(12, 2, bytes(8, 12) - 1), places(12, 1, bytes(8, 12) - 1)], [Some(4), Some(7)]);
-        assert_eq!(places(6, 2, bytes(6, 6)), Some(6));
-        assert_eq!([places(12, 2, bytes(2, 12)), places(2, 2, bytes(2, 2))], [None, Some(2)]);
+        assert_eq!(depth(base, groups, 3, bytes(3, 6)), Some((3, bytes(3, 6))));
+        assert_eq!(depth(base, groups, 3, bytes(3, 6) - 1), Some((2, bytes(2, 6))));
+        // Sums of two batches of four pairs.
+        assert_eq!(depth(base, groups, 36, u32::MAX), Some((5, bytes(5, 16))));
+        assert_eq!(depth(base, groups, 36, bytes(1, 16) - 1), None);
     }
 }

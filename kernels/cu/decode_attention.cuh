@@ -1,0 +1,33 @@
+// What the kernels of one token's attention share.
+#pragma once
+#include "decode.cuh"
+
+namespace assay {
+
+constexpr u32 MAX_DIM = 128;
+constexpr u32 HEAD_WORDS = MAX_DIM / RUN * RUN_WORDS;
+constexpr u32 MOST_SPLITS = 8;  // that a cluster's first block, or the last block, merges by itself
+constexpr u32 FOUND_WORDS = MAX_DIM + 4;
+
+struct Attend {
+    const float *q, *k, *v;        // [heads * head_dim], [kv_heads * head_dim] twice
+    const float *q_norm, *k_norm;  // [head_dim], or null
+    const float *cosines, *sines;  // [positions, rotary_dim / 2]
+    u8* cache;
+    const float* sinks;  // [heads], or null
+    float* out;          // [heads * head_dim]
+    float2* states;      // [heads, splits]: m and l
+    float* partial;      // [heads, splits, head_dim]: o
+    const u32* position_at;
+    u32 heads, kv_heads, head_dim, rotary_dim;
+    u32 first_position;  // unless it is at position_at
+    u32 window;          // 0 for none
+    u32 splits;          // room for in `states` and `partial`
+    float scale, eps;
+    u32 merged_after;  // whether `attend_merge` comes next
+    u32 clustered;     // whether the blocks that share the splits, at most MOST_SPLITS, are a cluster, a split each
+};
+
+__device__ __forceinline__ float larger(float a, float b) { return b > a ? b : a; }
+
+}  // namespace assay
