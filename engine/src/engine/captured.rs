@@ -68,13 +68,16 @@ pub(super) struct Captured {
     /// Of the residency that the device's tables say.
     version: Option<u64>,
     landing: Vec<u64>,
+    /// What came back of the last token: as [`Exchange::outputs`].
+    outputs: Vec<u32>,
     /// Promoted experts under way, oldest first, and when each batch is there.
     arriving: VecDeque<(Vec<Miss>, Event)>,
 }
 
 impl Captured {
     pub(super) fn new(exchange: Exchange) -> Self {
-        Self { exchange, graphs: Vec::new(), version: None, landing: Vec::new(), arriving: VecDeque::new() }
+        let outputs = vec![0; exchange.outputs.len()];
+        Self { exchange, graphs: Vec::new(), version: None, landing: Vec::new(), outputs, arriving: VecDeque::new() }
     }
 }
 
@@ -86,31 +89,56 @@ impl<D: Device> Engine<D> {
         let Some(exchange) = self.captured.as_ref().map(|captured| captured.exchange) else {
             return Err(EngineError::TooLarge { what: "a captured token without its memory" });
         };
+        let fetches = self.residency.resident() < self.residency.total();
         self.send_tables(exchange)?;
-        let graph = self.graph_for(self.position, exchange)?;
+        let graph = self.graph_for(self.position, exchange, fetches)?;
         let inputs = [token, self.position as u32];
         self.device.upload(bytemuck::cast_slice(&inputs), exchange.inputs.as_bytes())?;
         self.device.replay(graph)?;
         if choice.is_some() {
             self.launch_choice(self.position, choice, exchange.outputs.first(1)?)?;
         }
-        let mut outputs = vec![0u32; exchange.outputs.len()];
-        self.device.download(exchange.outputs.as_bytes(), bytemuck::cast_slice_mut(&mut outputs))?;
-        self.settle_routes(&outputs[1..])?;
-        Ok(outputs[0])
+        // While the device computes.
+        self.settle_counts();
+        let mut outputs =
+            self.captured.as_mut().map(|captured| std::mem::take(&mut captured.outputs)).unwrap_or_default();
+        let decoded = self
+            .device
+            .download(exchange.outputs.as_bytes(), bytemuck::cast_slice_mut(&mut outputs))
+            .map_err(EngineError::from)
+            .and_then(|()| self.settle_token(&outputs, fetches));
+        if let Some(captured) = &mut self.captured {
+            captured.outputs = outputs;
+        }
+        decoded
+    }
+
+    /// What follows from the choice and the routes of a token; the choice.
+    fn settle_token(&mut self, outputs: &[u32], fetches: bool) -> Result<u32, EngineError> {
+        let Some((&chosen, routes)) = outputs.split_first() else {
+            return Err(EngineError::TooLarge { what: "a captured token without its memory" });
+        };
+        if fetches {
+            self.promote(routes)?;
+            self.recorded.iter_mut().for_each(Recorded::decoded);
+        } else {
+            self.count_later(routes);
+        }
+        Ok(chosen)
     }
 
     /// The tables of residents and landing slots, where they have changed.
     fn send_tables(&mut self, exchange: Exchange) -> Result<(), EngineError> {
         let version = self.residency.version();
-        let landing = self.residency.landing(exchange.landing.len());
         let Some(captured) = &mut self.captured else { return Ok(()) };
         if captured.version != Some(version) && !exchange.resident.is_empty() {
             let addresses = self.residency.addresses(EXPERT_ABSENT);
             self.device.upload(bytemuck::cast_slice(&addresses), exchange.resident.as_bytes())?;
             captured.version = Some(version);
         }
-        if captured.landing != landing && !landing.is_empty() {
+        let landing = || self.residency.landing(exchange.landing.len());
+        if !landing().eq(captured.landing.iter().copied()) {
+            let landing: Vec<u64> = landing().collect();
             let to = exchange.landing.first(landing.len())?;
             self.device.upload(bytemuck::cast_slice(&landing), to.as_bytes())?;
             captured.landing = landing;
@@ -119,8 +147,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// The graph that serves a position; captured if there is none.
-    fn graph_for(&mut self, position: usize, exchange: Exchange) -> Result<GraphId, EngineError> {
-        let fetches = self.residency.resident() < self.residency.total();
+    fn graph_for(&mut self, position: usize, exchange: Exchange, fetches: bool) -> Result<GraphId, EngineError> {
         let known = self.captured.as_ref().map_or(&[][..], |captured| captured.graphs.as_slice());
         if let Some(known) = known.iter().find(|known| known.fetches == fetches && position < known.below) {
             return Ok(known.graph);
@@ -186,22 +213,11 @@ impl<D: Device> Engine<D> {
     }
 
     /// Counts a token's routes, and starts the copies of what the policy promotes.
-    fn settle_routes(&mut self, routes: &[u32]) -> Result<(), EngineError> {
-        let (Some(bank), top_k) = (self.plan.bank, self.plan.sizes.top_k) else { return Ok(()) };
-        let spec = self.spec.clone();
-        let mut copies: Vec<Miss> = Vec::new();
+    fn promote(&mut self, routes: &[u32]) -> Result<(), EngineError> {
+        let Some(bank) = self.plan.bank else { return Ok(()) };
         let waiting: Vec<Miss> =
             self.captured.iter().flat_map(|c| &c.arriving).flat_map(|(batch, _)| batch).copied().collect();
-        let layers = spec.layers.iter().filter_map(|layer| match &layer.ffn {
-            FfnSpec::Moe(moe) => Some(moe.num_experts_per_tok),
-            FfnSpec::Dense(_) => None,
-        });
-        for (moe_layer, chosen) in layers.enumerate() {
-            let routes = &routes[moe_layer * top_k..moe_layer * top_k + chosen];
-            self.count_routes(moe_layer, routes);
-            self.recorded.iter_mut().for_each(|recorded: &mut Recorded| recorded.routed(routes));
-            copies.extend(self.residency.route_behind(moe_layer, routes, &waiting));
-        }
+        let copies = self.count_token(routes, &waiting);
         if copies.is_empty() {
             return Ok(());
         }

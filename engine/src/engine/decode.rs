@@ -47,7 +47,6 @@ impl<D: Device> Engine<D> {
         self.check_tokens(&[token])?;
         self.finish_restoring()?;
         self.trace_step(trace::Phase::Decode, &[token])?;
-        self.residency.begin_token();
         let decoded = match (self.cold_path, &self.tracer) {
             (ColdPath::Multiprocessors, None) => self.decode_captured(token, choice),
             // A captured token has nothing to look at between its launches; the bits are the same.
@@ -65,13 +64,14 @@ impl<D: Device> Engine<D> {
         };
         self.position += 1;
         self.sequence.append_decoded(token);
-        self.recorded.iter_mut().for_each(Recorded::decoded);
         self.note(Phase::Decode);
         Ok(chosen)
     }
 
     fn decode_layers(&mut self, token: u32, choice: Option<Choice>) -> Result<u32, EngineError> {
         self.settle_promotions(0)?;
+        self.settle_counts();
+        self.residency.begin_token();
         let (workspace, x) = (self.decode_workspace, self.decode_hidden);
         let (spec, tracer) = (self.spec.clone(), self.tracer.clone());
         let at = Tokens { first_position: self.position, count: 1 };
@@ -91,7 +91,9 @@ impl<D: Device> Engine<D> {
             }
         }
         self.head(x, at, &workspace)?;
-        self.choose(self.position, choice)
+        let chosen = self.choose(self.position, choice)?;
+        self.recorded.iter_mut().for_each(Recorded::decoded);
+        Ok(chosen)
     }
 
     /// Looks the chosen experts up, brings in what is cold, launches, and lets the policy promote.
