@@ -4,6 +4,7 @@
 //! - [`prefill`]: layer groups outside, chunks inside, two staging regions
 //! - [`decode`]: one token through HCS
 //! - [`captured`]: one token as a graph, on a device that fetches experts by itself
+//! - [`ahead`]: the token after that, before it is asked for
 //! - [`counting`]: what is counted of a token's routes, and when
 //! - [`calibrate`]: measured memory needs, and the residency they allow
 //! - [`low_water`]: free memory by phase
@@ -14,6 +15,7 @@
 //! Tokens and logits are functions of the weights and the token ids alone: budget, policy, chunk size, heatmap and the way
 //! the prompt is fed change where bytes are and when they move, never a bit of an answer.
 
+mod ahead;
 mod calibrate;
 mod captured;
 mod counting;
@@ -269,6 +271,7 @@ impl<D: Device> Engine<D> {
     }
     /// The device, e.g. to inject faults.
     pub fn device_mut(&mut self) -> &mut D {
+        self.drop_ahead();
         &mut self.device
     }
 
@@ -285,6 +288,9 @@ impl<D: Device> Engine<D> {
 
     /// Forgets the tokens from `position` on. Rows that were written for them are overwritten before they are read.
     pub fn truncate(&mut self, position: usize) {
+        if position < self.position {
+            self.drop_ahead();
+        }
         self.position = self.position.min(position);
         self.sequence.truncate(position);
     }
@@ -324,6 +330,7 @@ impl<D: Device> Engine<D> {
 
     /// Complete logits after the last token, `[vocab_size]`.
     pub fn last_logits(&mut self) -> Result<Vec<f32>, EngineError> {
+        self.restore_logits()?;
         let mut logits = vec![0f32; self.plan.sizes.vocab_size];
         let row = self.logits.first(logits.len())?;
         self.device.download(row.as_bytes(), bytemuck::cast_slice_mut(&mut logits))?;
@@ -417,7 +424,7 @@ impl<D: Device> Engine<D> {
     fn launch_choice(&mut self, position: usize, choice: Option<Choice>, out: Span<u32>) -> Result<(), EngineError> {
         let logits = self.logits.first(self.plan.sizes.vocab_size)?;
         let (component, kernel) = match choice {
-            None => (Component::Argmax, Kernel::Argmax { logits, out }),
+            None => (Component::Argmax, Kernel::Argmax { logits, out, next: None }),
             Some(choice) => (Component::Sample, Kernel::Sample { logits, choice, out }),
         };
         self.launch(component, Tokens { first_position: position, count: 1 }, kernel)

@@ -10,7 +10,8 @@ use assay_engine::bank::HostBank;
 use assay_engine::device::host::HostDevice;
 use assay_engine::device::kernel::EXPERT_ABSENT;
 use assay_engine::device::{
-    Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Span, Stream, Upload,
+    Buffer, Device, DeviceError, DeviceKind, DownloadId, Event, GraphId, Kernel, Launch, LinkCounters, Span, Stream,
+    Upload,
 };
 use bytemuck::Pod;
 
@@ -21,6 +22,9 @@ pub struct Capturing {
     launches: Vec<(Kernel, Launch)>,
     graphs: Vec<Vec<(Kernel, Launch)>>,
     fault: Option<DeviceError>,
+    downloads: [Option<Vec<u8>>; 2],
+    /// What was asked for: `q` for a graph, `w` for waiting for its download, `d` for discarding that.
+    pub log: String,
     /// Graphs that were replayed.
     pub replays: usize,
     /// Replays that find a NaN, counted from 1.
@@ -31,7 +35,8 @@ impl Capturing {
     pub fn new(inner: HostDevice) -> Self {
         let (launches, graphs) = (Vec::new(), Vec::new());
         let (bank, fault, faults_at) = (None, None, BTreeSet::new());
-        Self { inner, bank, capturing: false, launches, graphs, fault, replays: 0, faults_at }
+        let (downloads, log) = ([None, None], String::new());
+        Self { inner, bank, capturing: false, launches, graphs, fault, downloads, log, replays: 0, faults_at }
     }
 
     fn check_fault(&mut self) -> Result<(), DeviceError> {
@@ -126,13 +131,33 @@ impl Device for Capturing {
     }
     fn replay(&mut self, graph: GraphId) -> Result<(), DeviceError> {
         self.replays += 1;
+        self.log.push('q');
         for (kernel, how) in self.graphs[graph.0].clone() {
-            self.run(kernel, how)?;
+            if let Err(error) = self.run(kernel, how) {
+                self.fault.get_or_insert(error);
+            }
         }
         if self.faults_at.contains(&self.replays) {
             let found = DeviceError::Data { what: "a NaN where a decision depends on it", index: self.replays as u32 };
             self.fault.get_or_insert(found);
         }
+        Ok(())
+    }
+    fn begin_download(&mut self, from: Span<u8>) -> Result<DownloadId, DeviceError> {
+        let bytes = self.read(from)?;
+        let place = self.downloads.iter().position(Option::is_none).unwrap();
+        self.downloads[place] = Some(bytes);
+        Ok(DownloadId(place))
+    }
+    fn finish_download(&mut self, download: DownloadId, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.log.push('w');
+        to.copy_from_slice(&self.downloads[download.0].take().unwrap());
+        self.check_fault()
+    }
+    fn discard_download(&mut self, download: DownloadId) -> Result<(), DeviceError> {
+        self.log.push('d');
+        self.downloads[download.0].take().unwrap();
+        self.fault = None;
         Ok(())
     }
     fn synchronize(&mut self) -> Result<(), DeviceError> {
@@ -142,6 +167,7 @@ impl Device for Capturing {
     fn abandon(&mut self) {
         self.capturing = false;
         self.fault = None;
+        self.downloads = [None, None];
         self.inner.abandon();
     }
     fn link(&self) -> LinkCounters {
