@@ -38,8 +38,9 @@ __device__ __forceinline__ Best best_of_block(Best best) {
     return best;
 }
 
-// out[0] = index of the largest of logits[n], ties to the lowest; the first NaN is reported. At most 128 blocks; the last one chooses.
-extern "C" __global__ void __launch_bounds__(THREADS) argmax(const float* logits, u32 n, u32* out, Status* status) {
+// out[0] = index of the largest of logits[n], ties to the lowest; the first NaN is reported. At most 128 blocks; the last one chooses. Where
+// there is a `next`, next[0] becomes the choice too, and next[1], a position, one more.
+extern "C" __global__ void __launch_bounds__(THREADS) argmax(const float* logits, u32 n, u32* out, u32* next, Status* status) {
     const Best none = {-infinity(), ~0u, ~0u};
     Best best = none;
     wait_for_previous();
@@ -60,6 +61,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) argmax(const float* logits
     best = best_of_block(best);
     if (threadIdx.x != 0) return;
     // All -inf but for NaNs: any index will do, the NaN is reported.
-    out[0] = best.index == ~0u ? 0 : best.index;
+    const u32 choice = best.index == ~0u ? 0 : best.index;
+    out[0] = choice;
+    if (next) {
+        next[0] = choice;
+        next[1] += 1;
+    }
     if (best.nan != ~0u) report(status, STATUS_NAN, best.nan);
 }

@@ -152,8 +152,8 @@ pub enum Kernel {
     Scale { x: Span<f32>, factor: f32 },
     /// `out = activation(gate, up)`
     SwiGlu { gate: Span<f32>, up: Span<f32>, activation: Activation, out: Span<f32> },
-    /// `out[0] = argmax(logits)`
-    Argmax { logits: Span<f32>, out: Span<u32> },
+    /// `out[0] = argmax(logits)`; where there is a `next`, a token and its position, `next[0]` is the choice too and `next[1]` grows by 1.
+    Argmax { logits: Span<f32>, out: Span<u32>, next: Option<Span<u32>> },
     /// `out[0] = sample(logits)`
     Sample { logits: Span<f32>, choice: Choice, out: Span<u32> },
 }

@@ -67,6 +67,10 @@ pub struct Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphId(pub usize);
 
+/// A download that was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DownloadId(pub usize);
+
 /// What the link has carried since the device was made.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LinkCounters {
@@ -311,6 +315,20 @@ pub trait Device {
     fn replay(&mut self, _: GraphId) -> Result<(), DeviceError> {
         Err(DeviceError::Unsupported { kernel: "replay" })
     }
+    /// Queues a copy of device memory to the host behind what is queued on the compute stream, for [`Device::finish_download`] or
+    /// [`Device::discard_download`]; at most two are under way. Only on a device that captures.
+    fn begin_download(&mut self, _: Span<u8>) -> Result<DownloadId, DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "a download that is not waited for" })
+    }
+    /// Waits for a download, not for what was queued behind it, and copies its bytes out. What kernels found wrong in their data is its
+    /// error, those behind it included, as far as they have come.
+    fn finish_download(&mut self, _: DownloadId, _: &mut [u8]) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "a download that is not waited for" })
+    }
+    /// Waits for a download with nothing queued behind it, and forgets it together with what kernels found wrong.
+    fn discard_download(&mut self, _: DownloadId) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "a download that is not waited for" })
+    }
     /// Waits for both streams.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
     /// After an error: drops what is still queued, so that the next request starts from nothing.
@@ -395,6 +413,15 @@ impl Device for Box<dyn Device> {
     }
     fn replay(&mut self, graph: GraphId) -> Result<(), DeviceError> {
         (**self).replay(graph)
+    }
+    fn begin_download(&mut self, from: Span<u8>) -> Result<DownloadId, DeviceError> {
+        (**self).begin_download(from)
+    }
+    fn finish_download(&mut self, download: DownloadId, to: &mut [u8]) -> Result<(), DeviceError> {
+        (**self).finish_download(download, to)
+    }
+    fn discard_download(&mut self, download: DownloadId) -> Result<(), DeviceError> {
+        (**self).discard_download(download)
     }
     fn synchronize(&mut self) -> Result<(), DeviceError> {
         (**self).synchronize()

@@ -130,7 +130,7 @@ impl<D: Device> Engine<D> {
         calibration.max_prompt_tokens = calibration.longest_prompt(context, free.saturating_sub(margin));
         self.size_tiers(&mut calibration);
         // Its prompts are nobody's: what they used says nothing about what is wanted.
-        self.residency.forget_usage();
+        self.forget_usage();
         self.fill_hard(calibration.hard_experts)?;
         self.note(Phase::Calibration);
         self.calibration = Some(calibration);
@@ -154,7 +154,7 @@ impl<D: Device> Engine<D> {
                 if device <= host { ColdPath::Multiprocessors } else { ColdPath::CopyEngine }
             }
         };
-        self.residency.forget_usage();
+        self.forget_usage();
         self.reset();
         Ok(())
     }

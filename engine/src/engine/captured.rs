@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 
+use super::ahead::Ahead;
 use super::layer::Addresses;
 use super::{Engine, Tokens};
 use crate::device::kernel::EXPERT_ABSENT;
-use crate::device::{Arithmetic, Carver, Device, Event, GraphId, Kernel, Span, Stream};
+use crate::device::{Arithmetic, Carver, Device, DownloadId, Event, GraphId, Kernel, Span, Stream};
 use crate::error::EngineError;
 use crate::memory::{Sizes, Workspace};
 use crate::model::spec::FfnSpec;
@@ -24,6 +25,16 @@ const FIRST_POSITIONS: usize = 128;
 /// Batches of promoted experts that may still be on their way when a token starts.
 pub(crate) const BATCHES_UNDER_WAY: usize = 1;
 
+/// Of an engine without [`Captured`].
+const NO_MEMORY: EngineError = EngineError::TooLarge { what: "a captured token without its memory" };
+
+/// A token at its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) token: u32,
+    pub(super) position: usize,
+}
+
 /// Device memory that the host and a captured token exchange data through.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exchange {
@@ -31,10 +42,10 @@ pub(crate) struct Exchange {
     resident: Span<u64>,
     /// `[top_k]` addresses where cold experts land.
     landing: Span<u64>,
-    /// The token and its position.
+    /// The token and its position; a token's graph ends by leaving the next one's here.
     inputs: Span<u32>,
     /// The chosen token, then `[moe layers][top_k]` routes.
-    outputs: Span<u32>,
+    pub(super) outputs: Span<u32>,
 }
 
 impl Exchange {
@@ -63,54 +74,136 @@ struct Serves {
 
 /// What is known of the device's side.
 pub(super) struct Captured {
-    exchange: Exchange,
+    pub(super) exchange: Exchange,
     graphs: Vec<Serves>,
     /// Of the residency that the device's tables say.
     version: Option<u64>,
     landing: Vec<u64>,
+    /// What came back of the last token: as [`Exchange::outputs`].
+    outputs: Vec<u32>,
     /// Promoted experts under way, oldest first, and when each batch is there.
     arriving: VecDeque<(Vec<Miss>, Event)>,
+    /// What [`Exchange::inputs`] holds after all that is queued, where that is known.
+    pub(super) inputs: Option<Step>,
+    pub(super) ahead: Option<Ahead>,
+    /// The last step that was decoded, where a step ahead that is not wanted has overwritten its logits.
+    pub(super) logits_lost: Option<Step>,
 }
 
 impl Captured {
     pub(super) fn new(exchange: Exchange) -> Self {
-        Self { exchange, graphs: Vec::new(), version: None, landing: Vec::new(), arriving: VecDeque::new() }
+        let outputs = vec![0; exchange.outputs.len()];
+        Self {
+            exchange,
+            graphs: Vec::new(),
+            version: None,
+            landing: Vec::new(),
+            outputs,
+            arriving: VecDeque::new(),
+            inputs: None,
+            ahead: None,
+            logits_lost: None,
+        }
     }
 }
 
 impl<D: Device> Engine<D> {
     /// One token by a captured graph. What decides a sampled choice is another with each token, so that is launched behind the graph, and its
-    /// answer takes the place of the greedy one.
-    pub(super) fn decode_captured(&mut self, token: u32, choice: Option<Choice>) -> Result<u32, EngineError> {
+    /// answer takes the place of the greedy one. With `more` the next token is queued before this one is waited for.
+    pub(super) fn decode_captured(
+        &mut self,
+        token: u32,
+        choice: Option<Choice>,
+        more: bool,
+    ) -> Result<u32, EngineError> {
         self.settle_promotions(BATCHES_UNDER_WAY)?;
-        let Some(exchange) = self.captured.as_ref().map(|captured| captured.exchange) else {
-            return Err(EngineError::TooLarge { what: "a captured token without its memory" });
+        let step = Step { token, position: self.position };
+        let fetches = self.residency.resident() < self.residency.total();
+        // What is ahead has chosen greedily.
+        let ahead = match choice {
+            None => self.take_ahead(step)?,
+            Some(_) => self.discard_ahead().map(|()| None)?,
         };
+        let download = match ahead {
+            Some(download) => download,
+            None => self.queue_step(step, choice, fetches)?,
+        };
+        let goes_on = more && choice.is_none() && !fetches && step.position + 1 < self.options.context_tokens;
+        let next = if goes_on { Some(self.queue_graph(step.position + 1, None, fetches)?) } else { None };
+        // While the device computes.
+        self.settle_counts();
+        let mut outputs =
+            self.captured.as_mut().map(|captured| std::mem::take(&mut captured.outputs)).unwrap_or_default();
+        let decoded = self
+            .finish_step(step, choice, (download, next), &mut outputs)
+            .and_then(|()| self.settle_token(&outputs, fetches));
+        if let Some(captured) = &mut self.captured {
+            captured.outputs = outputs;
+        }
+        decoded
+    }
+
+    /// Queues a step's graph and the download of what it gives.
+    pub(super) fn queue_step(
+        &mut self,
+        step: Step,
+        choice: Option<Choice>,
+        fetches: bool,
+    ) -> Result<DownloadId, EngineError> {
+        let Some(captured) = &self.captured else { return Err(NO_MEMORY) };
+        if captured.inputs != Some(step) {
+            let (inputs, to) = ([step.token, step.position as u32], captured.exchange.inputs);
+            self.device.upload(bytemuck::cast_slice(&inputs), to.as_bytes())?;
+        }
+        self.queue_graph(step.position, choice, fetches)
+    }
+
+    /// [`Engine::queue_step`] of the step that the device's memory says, at this position.
+    fn queue_graph(
+        &mut self,
+        position: usize,
+        choice: Option<Choice>,
+        fetches: bool,
+    ) -> Result<DownloadId, EngineError> {
+        let Some(exchange) = self.captured.as_ref().map(|captured| captured.exchange) else { return Err(NO_MEMORY) };
         self.send_tables(exchange)?;
-        let graph = self.graph_for(self.position, exchange)?;
-        let inputs = [token, self.position as u32];
-        self.device.upload(bytemuck::cast_slice(&inputs), exchange.inputs.as_bytes())?;
+        let graph = self.graph_for(position, exchange, fetches)?;
+        if let Some(captured) = &mut self.captured {
+            captured.inputs = None;
+        }
         self.device.replay(graph)?;
         if choice.is_some() {
-            self.launch_choice(self.position, choice, exchange.outputs.first(1)?)?;
+            self.launch_choice(position, choice, exchange.outputs.first(1)?)?;
         }
-        let mut outputs = vec![0u32; exchange.outputs.len()];
-        self.device.download(exchange.outputs.as_bytes(), bytemuck::cast_slice_mut(&mut outputs))?;
-        self.settle_routes(&outputs[1..])?;
-        Ok(outputs[0])
+        Ok(self.device.begin_download(exchange.outputs.as_bytes())?)
+    }
+
+    /// What follows from the choice and the routes of a token; the choice.
+    fn settle_token(&mut self, outputs: &[u32], fetches: bool) -> Result<u32, EngineError> {
+        let Some((&chosen, routes)) = outputs.split_first() else {
+            return Err(NO_MEMORY);
+        };
+        if fetches {
+            self.promote(routes)?;
+            self.recorded.iter_mut().for_each(Recorded::decoded);
+        } else {
+            self.count_later(routes);
+        }
+        Ok(chosen)
     }
 
     /// The tables of residents and landing slots, where they have changed.
     fn send_tables(&mut self, exchange: Exchange) -> Result<(), EngineError> {
         let version = self.residency.version();
-        let landing = self.residency.landing(exchange.landing.len());
         let Some(captured) = &mut self.captured else { return Ok(()) };
         if captured.version != Some(version) && !exchange.resident.is_empty() {
             let addresses = self.residency.addresses(EXPERT_ABSENT);
             self.device.upload(bytemuck::cast_slice(&addresses), exchange.resident.as_bytes())?;
             captured.version = Some(version);
         }
-        if captured.landing != landing && !landing.is_empty() {
+        let landing = || self.residency.landing(exchange.landing.len());
+        if !landing().eq(captured.landing.iter().copied()) {
+            let landing: Vec<u64> = landing().collect();
             let to = exchange.landing.first(landing.len())?;
             self.device.upload(bytemuck::cast_slice(&landing), to.as_bytes())?;
             captured.landing = landing;
@@ -119,8 +212,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// The graph that serves a position; captured if there is none.
-    fn graph_for(&mut self, position: usize, exchange: Exchange) -> Result<GraphId, EngineError> {
-        let fetches = self.residency.resident() < self.residency.total();
+    fn graph_for(&mut self, position: usize, exchange: Exchange, fetches: bool) -> Result<GraphId, EngineError> {
         let known = self.captured.as_ref().map_or(&[][..], |captured| captured.graphs.as_slice());
         if let Some(known) = known.iter().find(|known| known.fetches == fetches && position < known.below) {
             return Ok(known.graph);
@@ -182,26 +274,16 @@ impl<D: Device> Engine<D> {
             }
         }
         self.head(x, at, &workspace)?;
-        self.launch_choice(last, None, exchange.outputs.first(1)?)
+        let (logits, out) = (self.logits.first(self.plan.sizes.vocab_size)?, exchange.outputs.first(1)?);
+        self.launch(Component::Argmax, at, Kernel::Argmax { logits, out, next: Some(exchange.inputs) })
     }
 
     /// Counts a token's routes, and starts the copies of what the policy promotes.
-    fn settle_routes(&mut self, routes: &[u32]) -> Result<(), EngineError> {
-        let (Some(bank), top_k) = (self.plan.bank, self.plan.sizes.top_k) else { return Ok(()) };
-        let spec = self.spec.clone();
-        let mut copies: Vec<Miss> = Vec::new();
+    fn promote(&mut self, routes: &[u32]) -> Result<(), EngineError> {
+        let Some(bank) = self.plan.bank else { return Ok(()) };
         let waiting: Vec<Miss> =
             self.captured.iter().flat_map(|c| &c.arriving).flat_map(|(batch, _)| batch).copied().collect();
-        let layers = spec.layers.iter().filter_map(|layer| match &layer.ffn {
-            FfnSpec::Moe(moe) => Some(moe.num_experts_per_tok),
-            FfnSpec::Dense(_) => None,
-        });
-        for (moe_layer, chosen) in layers.enumerate() {
-            let routes = &routes[moe_layer * top_k..moe_layer * top_k + chosen];
-            self.count_routes(moe_layer, routes);
-            self.recorded.iter_mut().for_each(|recorded: &mut Recorded| recorded.routed(routes));
-            copies.extend(self.residency.route_behind(moe_layer, routes, &waiting));
-        }
+        let copies = self.count_token(routes, &waiting);
         if copies.is_empty() {
             return Ok(());
         }

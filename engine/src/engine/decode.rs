@@ -21,7 +21,7 @@ impl<D: Device> Engine<D> {
     /// A token out of the vocabulary, a full context, a logit that is not a number, device errors. After an error the
     /// sequence is as long as before.
     pub fn decode(&mut self, token: u32) -> Result<u32, EngineError> {
-        self.decode_as(token, None)
+        self.decode_as(token, None, false)
     }
 
     /// [`Engine::decode`] with the choice that `sampling` makes at step `step`: [`Sampling::choose`] from the same logits, on the device.
@@ -30,7 +30,7 @@ impl<D: Device> Engine<D> {
     /// As [`Engine::decode`]; a parameter that means nothing.
     pub fn decode_sampled(&mut self, token: u32, sampling: &Sampling, step: u64) -> Result<u32, EngineError> {
         let choice = sampling.choice(step)?;
-        self.decode_as(token, choice)
+        self.decode_as(token, choice, false)
     }
 
     /// The choice that `sampling` makes at step `step` from [`Engine::last_logits`], on the device.
@@ -40,16 +40,16 @@ impl<D: Device> Engine<D> {
     pub fn sample(&mut self, sampling: &Sampling, step: u64) -> Result<u32, EngineError> {
         let choice = sampling.choice(step)?;
         let Some(last) = self.position.checked_sub(1) else { return Err(EngineError::EmptyPrompt) };
+        self.restore_logits()?;
         self.choose(last, choice).inspect_err(|_| self.recover(Vec::new()))
     }
 
-    fn decode_as(&mut self, token: u32, choice: Option<Choice>) -> Result<u32, EngineError> {
+    pub(super) fn decode_as(&mut self, token: u32, choice: Option<Choice>, more: bool) -> Result<u32, EngineError> {
         self.check_tokens(&[token])?;
         self.finish_restoring()?;
         self.trace_step(trace::Phase::Decode, &[token])?;
-        self.residency.begin_token();
         let decoded = match (self.cold_path, &self.tracer) {
-            (ColdPath::Multiprocessors, None) => self.decode_captured(token, choice),
+            (ColdPath::Multiprocessors, None) => self.decode_captured(token, choice, more),
             // A captured token has nothing to look at between its launches; the bits are the same.
             (ColdPath::CopyEngine, _) | (_, Some(_)) => self.decode_layers(token, choice),
         };
@@ -59,19 +59,23 @@ impl<D: Device> Engine<D> {
                 self.recover(Vec::new());
                 self.residency.drop_in_flight();
                 self.drop_promotions();
+                self.forget_captured();
                 self.recorded.iter_mut().for_each(Recorded::failed);
                 return Err(error);
             }
         };
         self.position += 1;
         self.sequence.append_decoded(token);
-        self.recorded.iter_mut().for_each(Recorded::decoded);
         self.note(Phase::Decode);
         Ok(chosen)
     }
 
     fn decode_layers(&mut self, token: u32, choice: Option<Choice>) -> Result<u32, EngineError> {
+        self.discard_ahead()?;
+        self.logits_replaced();
         self.settle_promotions(0)?;
+        self.settle_counts();
+        self.residency.begin_token();
         let (workspace, x) = (self.decode_workspace, self.decode_hidden);
         let (spec, tracer) = (self.spec.clone(), self.tracer.clone());
         let at = Tokens { first_position: self.position, count: 1 };
@@ -91,7 +95,9 @@ impl<D: Device> Engine<D> {
             }
         }
         self.head(x, at, &workspace)?;
-        self.choose(self.position, choice)
+        let chosen = self.choose(self.position, choice)?;
+        self.recorded.iter_mut().for_each(Recorded::decoded);
+        Ok(chosen)
     }
 
     /// Looks the chosen experts up, brings in what is cold, launches, and lets the policy promote.

@@ -4,6 +4,8 @@
 //! - [`prefill`]: layer groups outside, chunks inside, two staging regions
 //! - [`decode`]: one token through HCS
 //! - [`captured`]: one token as a graph, on a device that fetches experts by itself
+//! - [`ahead`]: the token after that, before it is asked for
+//! - [`counting`]: what is counted of a token's routes, and when
 //! - [`calibrate`]: measured memory needs, and the residency they allow
 //! - [`low_water`]: free memory by phase
 //! - [`sequence`]: the tokens whose rows the KV cache holds
@@ -13,8 +15,10 @@
 //! Tokens and logits are functions of the weights and the token ids alone: budget, policy, chunk size, heatmap and the way
 //! the prompt is fed change where bytes are and when they move, never a bit of an answer.
 
+mod ahead;
 mod calibrate;
 mod captured;
+mod counting;
 mod decode;
 mod layer;
 mod low_water;
@@ -47,6 +51,7 @@ use crate::trace::{self, Component, Place, Tracer};
 use crate::weights::Weights;
 use assay_kernels::{Choice, KvLayout};
 use captured::Captured;
+use counting::Uncounted;
 use layer::LayerPass;
 
 /// A loaded model.
@@ -82,6 +87,8 @@ pub struct Engine<D: Device> {
     sequence: Sequence,
     /// While kept rows may still be on their way: how many tokens the device held without them.
     restoring: Option<usize>,
+    /// Routes of decode that are still to be counted.
+    uncounted: Uncounted,
     /// Routes counted while observing, `[moe layer][expert]`.
     observed: Option<Vec<Vec<u64>>>,
     /// Routes of decode while recording.
@@ -145,7 +152,8 @@ impl<D: Device> Engine<D> {
         let chosen_base = persist(&mut device, plan.chosen_bytes, "the chosen token")?;
         let exchange = match device.fetches() {
             true => {
-                let base = persist(&mut device, plan.exchange_bytes, "the tables of captured tokens")?;
+                let bytes = Exchange::carve(0, &plan.sizes).1;
+                let base = persist(&mut device, bytes, "the tables of captured tokens")?;
                 Some(Exchange::carve(base, &plan.sizes).0)
             }
             false => None,
@@ -186,6 +194,7 @@ impl<D: Device> Engine<D> {
             position: 0,
             sequence: Sequence::default(),
             restoring: None,
+            uncounted: Uncounted::default(),
             observed: None,
             recorded: None,
             interrupt: None,
@@ -247,10 +256,12 @@ impl<D: Device> Engine<D> {
     }
     /// Hits, misses and bytes of decode since the last call.
     pub fn take_counters(&mut self) -> ResidencyCounters {
+        self.settle_counts();
         self.residency.take_counters()
     }
     /// Each MoE layer's routes of decode since the last call, and its residents.
     pub fn take_layer_use(&mut self) -> Vec<LayerUse> {
+        self.settle_counts();
         self.residency.take_layer_use()
     }
     /// How many experts are on the device.
@@ -260,6 +271,7 @@ impl<D: Device> Engine<D> {
     }
     /// The device, e.g. to inject faults.
     pub fn device_mut(&mut self) -> &mut D {
+        self.drop_ahead();
         &mut self.device
     }
 
@@ -276,25 +288,32 @@ impl<D: Device> Engine<D> {
 
     /// Forgets the tokens from `position` on. Rows that were written for them are overwritten before they are read.
     pub fn truncate(&mut self, position: usize) {
+        if position < self.position {
+            self.drop_ahead();
+        }
         self.position = self.position.min(position);
         self.sequence.truncate(position);
     }
 
     /// Starts counting routes in prefill and decode; see [`Engine::take_observed`].
     pub fn observe_routes(&mut self) {
+        self.settle_counts();
         self.observed = Some(vec![vec![0; self.plan.sizes.num_experts]; self.plan.sizes.moe_layers]);
     }
     /// Routes counted since [`Engine::observe_routes`], `[moe layer][expert]`; stops counting.
     pub fn take_observed(&mut self) -> Option<Vec<Vec<u64>>> {
+        self.settle_counts();
         self.observed.take()
     }
 
     /// Starts recording the routes of decode; see [`Engine::take_recorded`]. A replay knows nothing of tokens before this call.
     pub fn record_routes(&mut self) {
+        self.settle_counts();
         self.recorded = Some(Recorded::default());
     }
     /// What was recorded since [`Engine::record_routes`], and what a trace says about the model; stops recording.
     pub fn take_recorded(&mut self) -> Option<(TraceShape, Recorded)> {
+        self.settle_counts();
         let recorded = self.recorded.take()?;
         let top_k = self.spec.layers.iter().filter_map(|layer| match &layer.ffn {
             FfnSpec::Moe(moe) => Some(moe.num_experts_per_tok),
@@ -311,6 +330,7 @@ impl<D: Device> Engine<D> {
 
     /// Complete logits after the last token, `[vocab_size]`.
     pub fn last_logits(&mut self) -> Result<Vec<f32>, EngineError> {
+        self.restore_logits()?;
         let mut logits = vec![0f32; self.plan.sizes.vocab_size];
         let row = self.logits.first(logits.len())?;
         self.device.download(row.as_bytes(), bytemuck::cast_slice_mut(&mut logits))?;
@@ -404,7 +424,7 @@ impl<D: Device> Engine<D> {
     fn launch_choice(&mut self, position: usize, choice: Option<Choice>, out: Span<u32>) -> Result<(), EngineError> {
         let logits = self.logits.first(self.plan.sizes.vocab_size)?;
         let (component, kernel) = match choice {
-            None => (Component::Argmax, Kernel::Argmax { logits, out }),
+            None => (Component::Argmax, Kernel::Argmax { logits, out, next: None }),
             Some(choice) => (Component::Sample, Kernel::Sample { logits, choice, out }),
         };
         self.launch(component, Tokens { first_position: position, count: 1 }, kernel)
@@ -462,14 +482,6 @@ impl<D: Device> Engine<D> {
         let arrived = self.device.record(Stream::Copy)?;
         self.device.wait(Stream::Compute, arrived)?;
         Ok(())
-    }
-
-    fn count_routes(&mut self, moe_layer: usize, routes: &[u32]) {
-        if let Some(counts) = &mut self.observed {
-            for &expert in routes {
-                counts[moe_layer][expert as usize] += 1;
-            }
-        }
     }
 }
 

@@ -63,6 +63,10 @@ impl<D: Device> Engine<D> {
         mut each: Option<EachLogits<'_>>,
     ) -> Result<u32, EngineError> {
         self.check_tokens(tokens)?;
+        self.discard_ahead()?;
+        self.logits_replaced();
+        // What makes room, and what comes back after it, is chosen by use.
+        self.settle_counts();
         self.trace_step(trace::Phase::Prefill, tokens)?;
         self.settle_promotions(0)?;
         self.make_room(tokens.len())?;

@@ -34,6 +34,7 @@ impl<D: Device> Engine<D> {
         &mut self,
         splits: impl Iterator<Item = (usize, &'a mut [u8])>,
     ) -> Result<(), EngineError> {
+        self.discard_ahead()?;
         let mut pieces = Vec::new();
         for (split, to) in splits {
             let mut rest = to;
@@ -69,6 +70,8 @@ impl<D: Device> Engine<D> {
             layers.push(blocks.iter().enumerate().map(upload).collect::<Result<Vec<_>, DeviceError>>()?);
             offset = range.end;
         }
+        self.discard_ahead()?;
+        self.logits_replaced();
         self.device.begin_uploads(layers)?;
         let known = self.position.min(tokens.len());
         self.restoring = Some(known);

@@ -140,7 +140,7 @@ impl Residency {
     }
     /// Experts on the device now.
     pub fn resident(&self) -> usize {
-        self.table.iter().flatten().count()
+        self.layers.iter().map(|layer| layer.resident).sum()
     }
     /// Soft slots now on the device.
     pub fn soft_slots(&self) -> usize {
@@ -363,8 +363,8 @@ impl Residency {
     }
 
     /// Addresses of the first `count` landing slots.
-    pub fn landing(&self, count: usize) -> Vec<u64> {
-        self.landing.iter().take(count).map(|&slot| self.slots[slot as usize].bytes.address()).collect()
+    pub fn landing(&self, count: usize) -> impl Iterator<Item = u64> + '_ {
+        self.landing.iter().take(count).map(|&slot| self.slots[slot as usize].bytes.address())
     }
 
     /// Addresses of all experts, layer by layer; `absent` for those that are not on the device.

@@ -86,7 +86,7 @@ pub(super) fn of(kernel: &Kernel, tokens: usize) -> Result<Operands, DeviceError
         Kernel::SwiGlu { gate, up, out, .. } => {
             with.reads(floats("gate", gate)).reads(floats("up", up)).writes(floats("out", out))
         }
-        Kernel::Argmax { logits, out } | Kernel::Sample { logits, out, .. } => {
+        Kernel::Argmax { logits, out, .. } | Kernel::Sample { logits, out, .. } => {
             with.reads(floats("logits", logits)).writes(indices("out", out))
         }
     })

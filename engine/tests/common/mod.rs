@@ -137,3 +137,39 @@ pub fn sampled<D: Device>(
     }
     Ok(tokens)
 }
+
+/// A model of the families, INT4, whose first router overflows at one token: its embedding has one direction, which no other's has so
+/// purely, and the router multiplies by that what just holds any other's part of it. And its folder.
+pub fn poisoned(name: &str, token: u32) -> (Model, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(fixture("families").join(name)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    // Writes the beginning of a tensor's row.
+    let mut write = |tensor: &str, row: usize, values: &[f32]| {
+        let tensor = &header[tensor];
+        assert_eq!(tensor["dtype"], "BF16");
+        let width = tensor["shape"].as_array().unwrap().last().unwrap().as_u64().unwrap() as usize;
+        let start = 8 + length + 2 * row * width + tensor["data_offsets"][0].as_u64().unwrap() as usize;
+        for (at, value) in (start..).step_by(2).zip(values.iter().take(width)) {
+            bytes[at..at + 2]
+                .copy_from_slice(&value.to_bits().to_be_bytes()[..2].iter().rev().copied().collect::<Vec<u8>>());
+        }
+    };
+    let mut embedding = [0.0; 1024];
+    embedding[0] = 16384.0;
+    write("model.embed_tokens.weight", token as usize, &embedding);
+    write("model.layers.0.post_attention_layernorm.weight", 0, &[1.0]);
+    let gates = ["mlp.gate", "mlp.router", "block_sparse_moe.gate"];
+    let gate = gates.map(|gate| format!("model.layers.0.{gate}.weight"));
+    let gate = gate.iter().find(|gate| header[gate.as_str()].is_object()).unwrap();
+    // Times 9 it is no longer a number.
+    write(gate, 0, &[2f32.powi(125)]);
+    std::fs::write(&path, bytes).unwrap();
+    (Model::open(folder.path(), INT4), folder)
+}

@@ -2,11 +2,14 @@
 //! not run, not passed.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
+mod ahead;
 #[path = "../common/mod.rs"]
 mod common;
 mod exact;
 mod memory;
 mod sample;
+#[path = "../common/script.rs"]
+mod script;
 mod sessions;
 mod short;
 mod support;
@@ -23,11 +26,18 @@ fn main() {
     if absent {
         eprintln!("not run: no CUDA device");
     }
-    let trials: Vec<Trial> =
-        [exact::trials(), sample::trials(), tensor::trials(), memory::trials(), sessions::trials(), short::trials()]
-            .into_iter()
-            .flatten()
-            .map(|trial| trial.with_kind("cuda").with_ignored_flag(absent))
-            .collect();
+    let trials: Vec<Trial> = [
+        exact::trials(),
+        ahead::trials(),
+        sample::trials(),
+        tensor::trials(),
+        memory::trials(),
+        sessions::trials(),
+        short::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .map(|trial| trial.with_kind("cuda").with_ignored_flag(absent))
+    .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

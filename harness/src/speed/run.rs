@@ -111,8 +111,8 @@ fn time<D: Device>(engine: &mut Engine<D>, row: &PlannedRow, prompt: &Prompt) ->
         }
         Some(mut token) => {
             // An end-of-sequence token does not end the run: every repetition times the same number of tokens.
-            for _ in 0..row.tokens {
-                token = engine.decode(token)?;
+            for left in (0..row.tokens).rev() {
+                token = engine.decode_ahead(token, left > 0)?;
             }
             engine.position() - prompt.tokens.len()
         }

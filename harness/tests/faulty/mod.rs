@@ -89,7 +89,7 @@ impl Faulty {
                 }
             }),
             Kernel::Permute { order, .. } => self.indices(order, |order| order.swap(0, order.len() - 1)),
-            Kernel::Argmax { logits, out } | Kernel::Sample { logits, out, .. } => {
+            Kernel::Argmax { logits, out, .. } | Kernel::Sample { logits, out, .. } => {
                 self.indices(out, |out| out[0] = (out[0] + 1) % logits.len() as u32)
             }
             Kernel::FetchExperts { .. } => Ok(()),

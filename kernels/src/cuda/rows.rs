@@ -197,15 +197,34 @@ impl Cuda {
     /// # Errors
     /// `Kernel`, `Call`.
     pub fn argmax(&self, stream: Stream, logits: DeviceSlice<f32>, out: DeviceSlice<u32>) -> Result<(), CudaError> {
+        self.argmax_next(stream, logits, out, None)
+    }
+
+    /// [`Cuda::argmax`], and where there is a `next`, a token and its position, the choice takes the token's place and the position
+    /// grows by one. It is none of `out`.
+    ///
+    /// # Errors
+    /// `Kernel`, `Call`.
+    pub fn argmax_next(
+        &self,
+        stream: Stream,
+        logits: DeviceSlice<f32>,
+        out: DeviceSlice<u32>,
+        next: Option<DeviceSlice<u32>>,
+    ) -> Result<(), CudaError> {
         const KERNEL: &str = "argmax";
         check::argmax(&logits)?;
         expect_len(KERNEL, "out", out.len(), 1)?;
+        if let Some(next) = next {
+            expect_len(KERNEL, "next", next.len(), 2)?;
+        }
+        let next = next.map_or(0, DeviceSlice::address);
         let (from, n, to) = (logits.address(), size(KERNEL, logits.len())?, out.address());
         let status = self.status_address();
         let grid = Grid::new((n.div_ceil(ARGMAX_THREADS).min(ARGMAX_BLOCKS), 1, 1), ARGMAX_THREADS);
         // SAFETY: as in `embed`; the kernel reads nothing early.
         unsafe {
-            let mut arguments = arguments![from, n, to, status];
+            let mut arguments = arguments![from, n, to, next, status];
             self.launch_early(stream, Function(KERNEL, KERNEL), grid, &mut arguments)
         }
     }

@@ -119,8 +119,13 @@ fn argmax(device: &Device, n: usize) -> Result<(), Failed> {
     logits[second] = 1e6;
     let out = device.poisoned(1);
     device.cuda.argmax(device.stream, device.upload(&logits), out)?;
-    same("choice", &device.download(out), &[twin::argmax(&logits)?])?;
+    let choice = twin::argmax(&logits)?;
+    same("choice", &device.download(out), &[choice])?;
     same("fault", &[device.cuda.take_fault()], &[None])?;
+    let (out, next) = (device.poisoned(1), device.upload(&[7u32, 40]));
+    device.cuda.argmax_next(device.stream, device.upload(&logits), out, Some(next))?;
+    same("choice", &device.download(out), &[choice])?;
+    same("next", &device.download(next), &[choice, 41])?;
     logits[second] = f32::NAN;
     device.cuda.argmax(device.stream, device.upload(&logits), out)?;
     device.download(out);

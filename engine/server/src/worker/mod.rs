@@ -245,7 +245,11 @@ fn decode<D: Device>(
         metrics.token(job.queued, step);
         outgoing.token(Event::Token { id: chosen, logprobs });
         if step + 1 < job.max_tokens {
-            chosen = engine.decode_sampled(chosen, &job.sampling, step as u64 + 1)?;
+            chosen = match job.sampling.is_greedy() && job.logprobs.is_none() {
+                // The device goes on while the token is sent.
+                true => engine.decode_ahead(chosen, step + 2 < job.max_tokens)?,
+                false => engine.decode_sampled(chosen, &job.sampling, step as u64 + 1)?,
+            };
         }
     }
     Ok(End::Length)

@@ -129,7 +129,9 @@ impl Launcher<'_> {
             Kernel::SwiGlu { gate, up, activation, out } => {
                 cuda.swiglu(stream, slice(gate), slice(up), activation, slice(out))?;
             }
-            Kernel::Argmax { logits, out } => cuda.argmax(stream, slice(logits), slice(out))?,
+            Kernel::Argmax { logits, out, next } => {
+                cuda.argmax_next(stream, slice(logits), slice(out), next.map(slice))?;
+            }
             Kernel::Sample { logits, choice, out } => cuda.sample(stream, slice(logits), &choice, slice(out))?,
         }
         Ok(())

@@ -7,7 +7,7 @@
 //! - [`gauge`]: memory of the whole card, as NVML sees it
 //! - `clocks`: what holds the card's clocks back; `health`: what of CUDA is there
 //! - [`roofline`]: what the card allows, measured
-//! - [`staging`]: small uploads through pinned memory; [`transfer`]: large copies both ways, by several threads
+//! - [`staging`]: small uploads through pinned memory; [`outbox`]: small downloads that are waited for later; [`transfer`]: large copies both ways, by several threads
 //! - [`execute`]: from a [`Kernel`] to the kernel crate's launchers; [`fuse`]: from several to one of them
 
 mod clocks;
@@ -16,6 +16,7 @@ mod execute;
 mod fuse;
 mod gauge;
 mod health;
+mod outbox;
 pub mod roofline;
 mod staging;
 mod transfer;
@@ -28,8 +29,8 @@ use assay_kernels::cuda::{Cuda, Fault};
 use super::fault::{Countdown, FaultPlan};
 use super::ranges::Ranges;
 use super::{
-    Arithmetic, Buffer, Device, DeviceError, DeviceKind, Event, GraphId, Kernel, Launch, LinkCounters, Overhead, Span,
-    Stream, Upload,
+    Arithmetic, Buffer, Device, DeviceError, DeviceKind, DownloadId, Event, GraphId, Kernel, Launch, LinkCounters,
+    Overhead, Span, Stream, Upload,
 };
 use crate::bank::HostBank;
 use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
@@ -38,6 +39,7 @@ pub use health::{DeviceHealth, Health, health};
 pub use clocks::CardClocks;
 use gauge::Gauge;
 pub use gauge::{CardMemory, Description, Gauge as CardGauge, describe};
+use outbox::Outbox;
 use staging::Staging;
 use transfer::Transfers;
 
@@ -77,6 +79,7 @@ pub struct CudaDevice {
     bank: Option<(Registered, Arc<HostBank>)>,
     staging: Staging,
     transfers: Transfers,
+    outbox: Outbox,
     download: Pinned,
     lanes: [Lane; 2],
     _memory: Memory,
@@ -116,7 +119,8 @@ impl CudaDevice {
         let before = gauge.read()?;
         let cuda = Cuda::open(ordinal)?;
         let lanes = [Lane::new()?, Lane::new()?];
-        let (staging, transfers, download) = (Staging::new()?, Transfers::new()?, Pinned::new(DOWNLOAD)?);
+        let (staging, transfers, outbox) = (Staging::new()?, Transfers::new()?, Outbox::new()?);
+        let download = Pinned::new(DOWNLOAD)?;
         let free = gauge.read()?.free_bytes;
         let overhead_bytes = before.free_bytes.saturating_sub(free);
         let refused = || DeviceError::OutOfMemory {
@@ -137,6 +141,7 @@ impl CudaDevice {
             bank: None,
             staging,
             transfers,
+            outbox,
             download,
             lanes,
             ranges: Ranges::new(memory.address(), arena),
@@ -336,6 +341,26 @@ impl Device for CudaDevice {
         }
     }
 
+    fn begin_download(&mut self, from: Span<u8>) -> Result<DownloadId, DeviceError> {
+        self.outbox.begin(&self.lanes[Stream::Compute as usize].queue, from.address(), from.len())
+    }
+
+    fn finish_download(&mut self, download: DownloadId, to: &mut [u8]) -> Result<(), DeviceError> {
+        let bytes = self.outbox.wait(download)?;
+        if bytes.len() != to.len() {
+            let (expected, found) = (bytes.len() as u64, to.len() as u64);
+            return Err(DeviceError::Length { what: "download", expected, found });
+        }
+        to.copy_from_slice(bytes);
+        self.check_fault()
+    }
+
+    fn discard_download(&mut self, download: DownloadId) -> Result<(), DeviceError> {
+        self.outbox.wait(download)?;
+        let _ = self.cuda.take_fault();
+        Ok(())
+    }
+
     fn synchronize(&mut self) -> Result<(), DeviceError> {
         for lane in &self.lanes {
             lane.queue.synchronize()?;
@@ -354,6 +379,7 @@ impl Device for CudaDevice {
             // The error that led here is the one that is reported.
             let _ = lane.queue.synchronize();
         }
+        self.outbox.clear();
         let _ = self.cuda.take_fault();
     }
 

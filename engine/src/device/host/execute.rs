@@ -69,9 +69,13 @@ pub(super) fn execute(arena: &mut Arena, kernel: &Kernel) -> Result<(), DeviceEr
         Kernel::SwiGlu { gate, up, activation, out } => {
             simd::swiglu(on.read(gate)?, on.read(up)?, activation, on.write(out)?)?;
         }
-        Kernel::Argmax { logits, out } => {
-            if let Some(chosen) = on.write(out)?.first_mut() {
-                *chosen = simd::argmax(on.read(logits)?)?;
+        Kernel::Argmax { logits, out, next } => {
+            let choice = simd::argmax(on.read(logits)?)?;
+            on.write(out)?.iter_mut().take(1).for_each(|chosen| *chosen = choice);
+            if let Some(next) = next
+                && let [token, position] = on.write(next)?
+            {
+                (*token, *position) = (choice, position.saturating_add(1));
             }
         }
         Kernel::Sample { logits, choice, out } => {

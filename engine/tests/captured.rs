@@ -1,0 +1,179 @@
+//! Captured tokens on a host device: what is counted of them and when, and what one token ahead changes: nothing.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "common/capturing.rs"]
+mod capturing;
+mod common;
+#[path = "common/script.rs"]
+mod script;
+
+use assay_engine::device::host::{HostDevice, HostOptions};
+use assay_engine::engine::ColdPath;
+use assay_engine::{Engine, EngineOptions};
+use assay_kernels::KvFormat;
+use capturing::Capturing;
+use common::{INT4, Model, fixture, poisoned};
+use script::{Act, CONTEXT, POISONABLE, POISONED, SCRIPTS, Vocabulary, counted, overflowing_ahead, play};
+
+/// Of tiny-moe.
+const VOCABULARY: Vocabulary = Vocabulary { size: 4096, absent: u32::MAX };
+
+/// By captured tokens, with this budget or with every expert resident.
+fn captured(model: &Model, budget: Option<u64>) -> Engine<Capturing> {
+    let options =
+        EngineOptions { cold_path: Some(ColdPath::Multiprocessors), ..model.options(KvFormat::Bf16, CONTEXT) };
+    // What a captured token exchanges with the host is no part of a host device's plan.
+    let budget = budget.unwrap_or(model.plan(&options).resident_budget(options.max_chunk)) + (1 << 20);
+    let device = Capturing::new(HostDevice::new(budget, HostOptions::default()).unwrap());
+    Engine::load(device, &model.folder.checkpoint, model.folder.spec.clone(), model.bank.clone(), None, options)
+        .unwrap()
+}
+
+#[test]
+fn nothing_is_lost_or_counted_twice() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let (mut late, mut at_once) = (captured(&model, None), model.resident(model.options(KvFormat::Bf16, CONTEXT)));
+    let mut ahead = captured(&model, None);
+    assert_eq!(late.residents().resident, late.residents().total);
+    // Calibration decodes; what it counts is nobody's.
+    let nothing = counted(&mut at_once);
+    assert_eq!(counted(&mut late), nothing);
+    assert_eq!(counted(&mut ahead), nothing);
+    for script in SCRIPTS {
+        late.reset();
+        ahead.reset();
+        at_once.reset();
+        let expected = play(&mut at_once, (VOCABULARY, script), false, |_, _| ());
+        let found = play(&mut late, (VOCABULARY, script), false, |engine, token| {
+            let replays = engine.device_mut().replays;
+            engine.device_mut().faults_at = [replays + 1].into();
+            assert!(engine.decode(token).is_err());
+        });
+        assert_eq!(found, expected, "{script:?}");
+        let found = play(&mut ahead, (VOCABULARY, script), true, |engine, token| {
+            let replays = engine.device_mut().replays;
+            // Itself, the one ahead of it, itself alone.
+            engine.device_mut().faults_at = [replays + 1, replays + 3].into();
+            assert!(engine.decode_ahead(token, true).is_err());
+        });
+        assert_eq!(found, expected, "one token ahead, {script:?}");
+    }
+}
+
+#[test]
+fn what_overflows_ahead_is_said_of_its_token() {
+    for name in POISONABLE {
+        overflowing_ahead(name, |model| captured(model, None));
+    }
+}
+
+/// What a device is asked for during `work`.
+fn log(engine: &mut Engine<Capturing>, work: impl FnOnce(&mut Engine<Capturing>)) -> String {
+    engine.device_mut().log.clear();
+    work(engine);
+    std::mem::take(&mut engine.device_mut().log)
+}
+
+#[test]
+fn the_next_token_is_queued_before_this_one_is_waited_for() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let mut engine = captured(&model, None);
+    let mut token = engine.prefill(&VOCABULARY.prompt(0, 10)).unwrap();
+    let four = log(&mut engine, |engine| (0..4).for_each(|i| token = engine.decode_ahead(token, i < 3).unwrap()));
+    assert_eq!(four, "qqwqwqww");
+    assert_eq!(log(&mut engine, |engine| token = engine.decode(token).unwrap()), "qw");
+    // Who does not want it waits for it, once.
+    let unwanted = log(&mut engine, |engine| {
+        token = engine.decode_ahead(token, true).unwrap();
+        engine.truncate(5);
+        engine.truncate(4);
+    });
+    assert_eq!(unwanted, "qqwd");
+    // Never past the context, nor where there is something to be fetched.
+    engine.reset();
+    token = engine.prefill(&VOCABULARY.prompt(0, 198)).unwrap();
+    assert_eq!(
+        log(&mut engine, |engine| (0..2).for_each(|_| token = engine.decode_ahead(token, true).unwrap())),
+        "qqww"
+    );
+    let plan = model.plan(engine.options());
+    let mut engine = captured(&model, Some((plan.least_budget(8) + plan.resident_budget(64)) / 2));
+    assert!(engine.residents().resident < engine.residents().total);
+    assert_eq!(
+        log(&mut engine, |engine| (0..2).for_each(|_| token = engine.decode_ahead(token, true).unwrap())),
+        "qwqw"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_token_ahead_is_said_when_it_is_decoded() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let (mut engine, mut expected) = (captured(&model, None), model.resident(model.options(KvFormat::Bf16, CONTEXT)));
+    let first = expected.prefill(&VOCABULARY.prompt(0, 10)).unwrap();
+    let mut tokens = vec![first];
+    (0..4).for_each(|i| tokens.push(expected.decode(tokens[i]).unwrap()));
+    engine.prefill(&VOCABULARY.prompt(0, 10)).unwrap();
+    let replays = engine.device_mut().replays;
+    // The one ahead; then, when it is decoded, itself and once more alone.
+    engine.device_mut().faults_at = [replays + 2, replays + 4, replays + 6].into();
+    assert_eq!(engine.decode_ahead(tokens[0], true).unwrap(), tokens[1]);
+    assert!(engine.decode_ahead(tokens[1], true).is_err());
+    assert_eq!(engine.position(), 11);
+    assert_eq!(engine.decode_ahead(tokens[1], true).unwrap(), tokens[2]);
+    assert_eq!(engine.decode_ahead(tokens[2], true).unwrap(), tokens[3]);
+    // Not wanted: not said.
+    let replays = engine.device_mut().replays;
+    engine.device_mut().faults_at = [replays + 2].into();
+    assert_eq!(engine.decode_ahead(tokens[3], true).unwrap(), tokens[4]);
+    engine.truncate(10);
+    assert_eq!(engine.decode(first).unwrap(), tokens[1]);
+    // Four tokens, and the first of them again.
+    assert_eq!(engine.take_counters().hits, expected.take_counters().hits / 4 * 5);
+}
+
+#[test]
+fn what_is_fetched_is_counted_before_the_next_token() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let options = model.options(KvFormat::Bf16, CONTEXT);
+    let plan = model.plan(&options);
+    let half = (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2;
+    let mut engine = captured(&model, Some(half));
+    assert!(engine.residents().resident < engine.residents().total);
+    let mut resident = model.resident(options);
+    engine.record_routes();
+    resident.record_routes();
+    let tokens = |answers: Vec<String>| answers[..60].to_vec();
+    let script = [Act::Prefill(20), Act::Decode(60), Act::Recorded];
+    let (found, expected) = (
+        play(&mut engine, (VOCABULARY, &script), true, |_, _| ()),
+        play(&mut resident, (VOCABULARY, &script), true, |_, _| ()),
+    );
+    assert_eq!(tokens(found.clone()), tokens(expected.clone()));
+    let recorded = |answer: &str| answer.split_once("Recorded {").unwrap().1.to_owned();
+    assert_eq!(recorded(&found[60]), recorded(&expected[60]));
+}
+
+#[test]
+fn families_with_a_token_that_overflows_have_the_same_answers() {
+    for name in POISONABLE {
+        let (model, _folder) = poisoned(name, POISONED);
+        let vocabulary = Vocabulary { size: model.folder.spec.vocab_size as u32, absent: POISONED };
+        let mut host = model.resident(model.options(KvFormat::Bf16, CONTEXT));
+        let (mut late, mut ahead) = (captured(&model, None), captured(&model, None));
+        counted(&mut host);
+        let _ = [&mut late, &mut ahead].map(counted);
+        for script in SCRIPTS {
+            host.reset();
+            let expected = play(&mut host, (vocabulary, script), false, |engine, _| {
+                assert!(engine.decode(POISONED).is_err());
+            });
+            for (engine, more) in [(&mut late, false), (&mut ahead, true)] {
+                engine.reset();
+                let found = play(engine, (vocabulary, script), more, |engine, _| {
+                    assert!(engine.decode_ahead(POISONED, more).is_err());
+                });
+                assert_eq!(found, expected, "{name}, more {more}, {script:?}");
+            }
+        }
+    }
+}
