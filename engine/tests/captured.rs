@@ -77,7 +77,13 @@ fn what_calibration_decodes_is_nobody_s() {
 #[test]
 fn what_overflows_ahead_is_said_of_its_token() {
     for name in POISONABLE {
-        overflowing_ahead(name, |model| captured(model, None));
+        for quick in [false, true] {
+            overflowing_ahead(name, |model| {
+                let mut engine = captured(model, None);
+                engine.device_mut().quick = quick;
+                engine
+            });
+        }
     }
 }
 

@@ -266,9 +266,10 @@ pub fn overflowing_ahead<D: Device>(name: &str, load: impl Fn(&Model) -> Engine<
     let (prompt, tokens, at) = (0..200).find_map(answer).unwrap();
     let (model, _folder) = poisoned(name, tokens[at]);
     let mut engine = load(&model);
-    let mut sessions = sessions(&engine);
     for round in 0..20 {
         engine.take_counters();
+        // What is kept already would not be copied.
+        let mut sessions = sessions(&engine);
         let turn = sessions.begin(&mut engine, &Scope::default(), &prompt, 0).unwrap();
         assert_eq!(engine.prefill(turn.rest()).unwrap(), tokens[0]);
         for i in 0..at {
