@@ -9,6 +9,7 @@ mod script;
 
 use assay_engine::device::host::{HostDevice, HostOptions};
 use assay_engine::engine::ColdPath;
+use assay_engine::residency::{LayerHits, ResidencyCounters};
 use assay_engine::{Engine, EngineOptions};
 use assay_kernels::KvFormat;
 use capturing::Capturing;
@@ -20,8 +21,11 @@ const VOCABULARY: Vocabulary = Vocabulary { size: 4096, absent: u32::MAX };
 
 /// By captured tokens, with this budget or with every expert resident.
 fn captured(model: &Model, budget: Option<u64>) -> Engine<Capturing> {
-    let options =
-        EngineOptions { cold_path: Some(ColdPath::Multiprocessors), ..model.options(KvFormat::Bf16, CONTEXT) };
+    let options = model.options(KvFormat::Bf16, CONTEXT);
+    with(model, budget, EngineOptions { cold_path: Some(ColdPath::Multiprocessors), ..options })
+}
+
+fn with(model: &Model, budget: Option<u64>, options: EngineOptions) -> Engine<Capturing> {
     // What a captured token exchanges with the host is no part of a host device's plan.
     let budget = budget.unwrap_or(model.plan(&options).resident_budget(options.max_chunk)) + (1 << 20);
     let device = Capturing::new(HostDevice::new(budget, HostOptions::default()).unwrap());
@@ -61,9 +65,25 @@ fn nothing_is_lost_or_counted_twice() {
 }
 
 #[test]
+fn what_calibration_decodes_is_nobody_s() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let options = EngineOptions { cold_path: None, ..model.options(KvFormat::Bf16, CONTEXT) };
+    let mut engine = with(&model, None, options);
+    let (counters, layers, ..) = counted(&mut engine);
+    assert_eq!(counters, ResidencyCounters::default());
+    assert!(layers.iter().all(|layer| layer.hits == LayerHits::default()), "{layers:?}");
+}
+
+#[test]
 fn what_overflows_ahead_is_said_of_its_token() {
     for name in POISONABLE {
-        overflowing_ahead(name, |model| captured(model, None));
+        for quick in [false, true] {
+            overflowing_ahead(name, |model| {
+                let mut engine = captured(model, None);
+                engine.device_mut().quick = quick;
+                engine
+            });
+        }
     }
 }
 
@@ -86,9 +106,17 @@ fn the_next_token_is_queued_before_this_one_is_waited_for() {
     let unwanted = log(&mut engine, |engine| {
         token = engine.decode_ahead(token, true).unwrap();
         engine.truncate(5);
-        engine.truncate(4);
+        engine.prefill(&[1, 2]).unwrap();
+        engine.last_logits().unwrap();
     });
     assert_eq!(unwanted, "qqwd");
+    // Whose logits it has overwritten is computed again, once.
+    token = engine.decode(token).unwrap();
+    let asked = log(&mut engine, |engine| {
+        engine.decode_ahead(token, true).unwrap();
+        assert_eq!(engine.last_logits().unwrap(), engine.last_logits().unwrap());
+    });
+    assert_eq!(asked, "qqwdqw");
     // Never past the context, nor where there is something to be fetched.
     engine.reset();
     token = engine.prefill(&VOCABULARY.prompt(0, 198)).unwrap();

@@ -65,7 +65,7 @@ impl<D: Device> Engine<D> {
         self.finish_step(step, None, (download, None), &mut outputs)
     }
 
-    /// After an error, and once nothing is queued: of what the device holds nothing is known.
+    /// Once nothing is queued any more: of what the device holds nothing is known.
     pub(super) fn forget_captured(&mut self) {
         if let Some(captured) = &mut self.captured {
             (captured.inputs, captured.ahead, captured.logits_lost) = (None, None, None);
@@ -87,11 +87,6 @@ impl<D: Device> Engine<D> {
         let Some(ahead) = captured.ahead.take() else { return Ok(()) };
         captured.logits_lost = Some(ahead.before);
         Ok(self.device.discard_download(ahead.download)?)
-    }
-
-    /// [`Engine::discard_ahead`] for who cannot fail: a device that is out of order says so again.
-    pub(super) fn drop_ahead(&mut self) {
-        let _ = self.discard_ahead();
     }
 
     /// Has the logits be those of the last token that was decoded.

@@ -59,7 +59,6 @@ impl<D: Device> Engine<D> {
                 self.recover(Vec::new());
                 self.residency.drop_in_flight();
                 self.drop_promotions();
-                self.forget_captured();
                 self.recorded.iter_mut().for_each(Recorded::failed);
                 return Err(error);
             }

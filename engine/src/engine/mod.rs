@@ -271,7 +271,8 @@ impl<D: Device> Engine<D> {
     }
     /// The device, e.g. to inject faults.
     pub fn device_mut(&mut self) -> &mut D {
-        self.drop_ahead();
+        // A device that is out of order says so again.
+        let _ = self.discard_ahead();
         &mut self.device
     }
 
@@ -288,9 +289,6 @@ impl<D: Device> Engine<D> {
 
     /// Forgets the tokens from `position` on. Rows that were written for them are overwritten before they are read.
     pub fn truncate(&mut self, position: usize) {
-        if position < self.position {
-            self.drop_ahead();
-        }
         self.position = self.position.min(position);
         self.sequence.truncate(position);
     }
@@ -345,9 +343,10 @@ impl<D: Device> Engine<D> {
         self.low_water.note(if calibrating { Phase::Calibration } else { phase }, free);
     }
 
-    /// After an error: nothing queued, nothing borrowed.
+    /// After an error: nothing queued, nothing borrowed, nothing ahead.
     fn recover(&mut self, borrowed: Vec<Buffer>) {
         self.device.abandon();
+        self.forget_captured();
         for buffer in borrowed {
             self.device.free(buffer);
         }

@@ -72,6 +72,11 @@ pub enum Act {
     Recorded,
 }
 
+fn sessions<D: Device>(engine: &Engine<D>) -> Sessions {
+    let options = StoreOptions { limit_bytes: 1 << 30, reserve_bytes: 0 };
+    Sessions::new(engine, "c", Arc::new(Store::with_headroom(options, Box::new(|| None))))
+}
+
 /// What the script's questions were answered. With `more` every decoded token is followed by one ahead.
 pub fn play<D: Device>(
     engine: &mut Engine<D>,
@@ -81,8 +86,7 @@ pub fn play<D: Device>(
 ) -> Vec<String> {
     let (mut token, mut answers) = (0, Vec::new());
     let sampling = Sampling { temperature: 1.0, seed: 7, ..Sampling::GREEDY };
-    let options = StoreOptions { limit_bytes: 1 << 30, reserve_bytes: 0 };
-    let mut sessions = Sessions::new(engine, "c", Arc::new(Store::with_headroom(options, Box::new(|| None))));
+    let mut sessions = sessions(engine);
     let bits = |logits: Vec<f32>| format!("{:?}", logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>());
     for act in script {
         match *act {
@@ -263,9 +267,11 @@ pub fn overflowing_ahead<D: Device>(name: &str, load: impl Fn(&Model) -> Engine<
     let (model, _folder) = poisoned(name, tokens[at]);
     let mut engine = load(&model);
     for round in 0..20 {
-        engine.reset();
         engine.take_counters();
-        assert_eq!(engine.prefill(&prompt).unwrap(), tokens[0]);
+        // What is kept already would not be copied.
+        let mut sessions = sessions(&engine);
+        let turn = sessions.begin(&mut engine, &Scope::default(), &prompt, 0).unwrap();
+        assert_eq!(engine.prefill(turn.rest()).unwrap(), tokens[0]);
         for i in 0..at {
             assert_eq!(engine.decode_ahead(tokens[i], true).unwrap(), tokens[i + 1], "round {round}, token {i}");
         }
@@ -282,5 +288,6 @@ pub fn overflowing_ahead<D: Device>(name: &str, load: impl Fn(&Model) -> Engine<
             engine.decode_ahead(tokens[0], true).unwrap();
             assert_eq!(engine.take_counters().hits, hits / at as u64);
         }
+        sessions.finish(&mut engine, turn).unwrap().commit();
     }
 }
