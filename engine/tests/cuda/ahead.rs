@@ -39,10 +39,11 @@ fn resident(model: &Model) -> Result<Engine<CudaDevice>, Failed> {
 
 /// An engine that decodes one by one, one that goes ahead, and the host device: the same answers.
 fn scripts(name: &str) -> Result<(), Failed> {
-    let (model, _folder) = poisoned(name, POISONED);
+    // Each engine registers the memory of its experts: two cannot share a model.
+    let [(model, _folder), (other, _other)] = [(); 2].map(|()| poisoned(name, POISONED));
     let vocabulary = Vocabulary { size: model.folder.spec.vocab_size as u32, absent: POISONED };
     let mut host = model.resident(model.options(KvFormat::Bf16, CONTEXT));
-    let (mut alone, mut ahead) = (resident(&model)?, resident(&model)?);
+    let (mut alone, mut ahead) = (resident(&model)?, resident(&other)?);
     for engine in [&mut alone, &mut ahead] {
         counted(engine);
     }
@@ -89,10 +90,10 @@ fn fetched() -> Result<(), Failed> {
 }
 
 fn dropped() -> Result<(), Failed> {
-    let model = Model::open(&fixture("tiny-moe"), Encoding::Bf16);
+    let [model, other] = [(); 2].map(|()| Model::open(&fixture("tiny-moe"), Encoding::Bf16));
     let vocabulary = Vocabulary { size: 4096, absent: u32::MAX };
     for tokens in [1, 18, 40] {
-        let (mut alone, mut ahead) = (resident(&model)?, resident(&model)?);
+        let (mut alone, mut ahead) = (resident(&model)?, resident(&other)?);
         let prompt = vocabulary.prompt(0, 110);
         let mut token = [alone.prefill(&prompt)?, ahead.prefill(&prompt)?];
         for step in 0..tokens {
