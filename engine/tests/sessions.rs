@@ -77,43 +77,46 @@ fn continued(prompt: &[u32], answer: &Answer, message: &[u32]) -> Vec<u32> {
 #[test]
 fn every_way_to_continue_has_the_bits_of_a_fresh_start() {
     let model = Model::open(&fixture("tiny-moe"), INT4);
-    for kv in KvFormat::ALL {
-        let (mut engine, mut control) = (engine(&model, kv), engine(&model, kv));
-        let mut sessions = Sessions::new(&engine, "tiny-moe", store(1 << 30));
-        let scope = Scope::default();
-        for (seed, len) in [1, 2, 15, 127, 128, 129, 300].into_iter().enumerate() {
-            let (a, b) = (ids(seed as u32, len), ids(100 + seed as u32, 140));
-            let first = serve(&mut engine, &mut sessions, &scope, &a);
-            assert_eq!(first.answer, fresh(&mut control, &a), "{len} tokens, fresh");
-            let repeat = serve(&mut engine, &mut sessions, &scope, &a);
-            assert!(repeat.answer == first.answer && repeat.reused == 0, "nothing was delivered yet");
-            drop(repeat.pending);
-            first.pending.commit();
-            let again = serve(&mut engine, &mut sessions, &scope, &a);
-            assert!(again.answer == first.answer && again.reused == len - 1);
-            again.pending.commit();
-            // On the device, restored, and as a branch of it, whose first message token differs.
-            let next = continued(&a, &first.answer, &ids(7, 33));
-            let active = serve(&mut engine, &mut sessions, &scope, &next);
-            assert_eq!((active.source, active.reused, active.recomputed), (Source::Active, len, ANSWER - 1));
-            assert_eq!(active.answer, fresh(&mut control, &next), "{len} tokens, active");
-            active.pending.commit();
-            serve(&mut engine, &mut sessions, &scope, &b).pending.commit();
-            let restored = serve(&mut engine, &mut sessions, &scope, &[&next[..], &[9, 9, 9]].concat());
-            assert_eq!((restored.source, restored.reused), (Source::Restored, next.len()));
-            assert_eq!(
-                restored.answer,
-                fresh(&mut control, &[&next[..], &[9, 9, 9]].concat()),
-                "{len} tokens, restored"
-            );
-            restored.pending.commit();
-            serve(&mut engine, &mut sessions, &scope, &b).pending.commit();
-            let branch = continued(&a, &first.answer, &ids(8, 50));
-            let branched = serve(&mut engine, &mut sessions, &scope, &branch);
-            assert_eq!(branched.source, Source::Restored);
-            assert!(branched.reused >= len);
-            assert_eq!(branched.answer, fresh(&mut control, &branch), "{len} tokens, branch");
+    std::thread::scope(|scope| {
+        for kv in KvFormat::ALL {
+            let model = &model;
+            scope.spawn(move || every_way_to_continue(model, kv));
         }
+    });
+}
+
+fn every_way_to_continue(model: &Model, kv: KvFormat) {
+    let (mut engine, mut control) = (engine(model, kv), engine(model, kv));
+    let mut sessions = Sessions::new(&engine, "tiny-moe", store(1 << 30));
+    let scope = Scope::default();
+    for (seed, len) in [1, 2, 15, 127, 128, 129, 300].into_iter().enumerate() {
+        let (a, b) = (ids(seed as u32, len), ids(100 + seed as u32, 140));
+        let first = serve(&mut engine, &mut sessions, &scope, &a);
+        assert_eq!(first.answer, fresh(&mut control, &a), "{len} tokens, fresh");
+        let repeat = serve(&mut engine, &mut sessions, &scope, &a);
+        assert!(repeat.answer == first.answer && repeat.reused == 0, "nothing was delivered yet");
+        drop(repeat.pending);
+        first.pending.commit();
+        let again = serve(&mut engine, &mut sessions, &scope, &a);
+        assert!(again.answer == first.answer && again.reused == len - 1);
+        again.pending.commit();
+        // On the device, restored, and as a branch of it, whose first message token differs.
+        let next = continued(&a, &first.answer, &ids(7, 33));
+        let active = serve(&mut engine, &mut sessions, &scope, &next);
+        assert_eq!((active.source, active.reused, active.recomputed), (Source::Active, len, ANSWER - 1));
+        assert_eq!(active.answer, fresh(&mut control, &next), "{len} tokens, active");
+        active.pending.commit();
+        serve(&mut engine, &mut sessions, &scope, &b).pending.commit();
+        let restored = serve(&mut engine, &mut sessions, &scope, &[&next[..], &[9, 9, 9]].concat());
+        assert_eq!((restored.source, restored.reused), (Source::Restored, next.len()));
+        assert_eq!(restored.answer, fresh(&mut control, &[&next[..], &[9, 9, 9]].concat()), "{len} tokens, restored");
+        restored.pending.commit();
+        serve(&mut engine, &mut sessions, &scope, &b).pending.commit();
+        let branch = continued(&a, &first.answer, &ids(8, 50));
+        let branched = serve(&mut engine, &mut sessions, &scope, &branch);
+        assert_eq!(branched.source, Source::Restored);
+        assert!(branched.reused >= len);
+        assert_eq!(branched.answer, fresh(&mut control, &branch), "{len} tokens, branch");
     }
 }
 

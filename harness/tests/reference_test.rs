@@ -3,9 +3,10 @@
 
 mod faulty;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use assay_engine::bank::HostBank;
 use assay_engine::device::host::{HostDevice, HostOptions};
@@ -21,13 +22,32 @@ use assay_witness::{Artifact, Binding, Gate, Judgement, Observed, Outcome, Rule,
 use faulty::{Fault, Faulty};
 
 const INT4: Encoding = Encoding::Int4(QuantizeMethod::Search);
-/// Prompts of the artifact that a planted fault is looked for in: up to 700 tokens.
-const SHORT_PROMPTS: usize = 7;
+/// Prompts of the artifact that a planted fault is looked for in: up to 300 tokens.
+const SHORT_PROMPTS: usize = 6;
+/// Tokens of the prompt that an engine has served before: more than such a prompt and its answer.
+const EARLIER_TOKENS: u32 = 400;
 /// The layer in which a fault is planted.
 const LAYER: usize = 1;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// A bank of its own. The experts are encoded once for all tests: rounding to INT4 is work.
+fn bank(folder: &ModelFolder, experts: Encoding) -> HostBank {
+    static ENCODED: Mutex<BTreeMap<&str, Arc<HostBank>>> = Mutex::new(BTreeMap::new());
+    let encoded = ENCODED.lock().unwrap().entry(experts.name()).or_insert_with(|| encode(folder, experts)).clone();
+    let mut own = HostBank::zeroed(encoded.len()).unwrap();
+    own.bytes_mut().copy_from_slice(encoded.bytes(0..encoded.len()).unwrap());
+    own
+}
+
+fn encode(folder: &ModelFolder, experts: Encoding) -> Arc<HostBank> {
+    let cache = tempfile::tempdir().unwrap();
+    let path = cache.path().join("experts");
+    let identity = folder.cache_identity(experts).unwrap();
+    build(&folder.checkpoint, &folder.spec, &identity, &path, &BuildOptions::default(), |_, _| {}).unwrap();
+    folder.read_bank(&path, experts, &|_| {}).unwrap()
 }
 
 /// tiny-moe in one precision, with its artifact and gate.
@@ -44,11 +64,7 @@ struct Subject {
 impl Subject {
     fn new(experts: Encoding, kv: KvFormat, artifact: &str, gate: &str) -> Self {
         let folder = ModelFolder::open(&root().join("fixtures/models/tiny-moe"), &|_| {}).unwrap();
-        let cache = tempfile::tempdir().unwrap();
-        let path = cache.path().join("experts");
-        let identity = folder.cache_identity(experts).unwrap();
-        build(&folder.checkpoint, &folder.spec, &identity, &path, &BuildOptions::default(), |_, _| {}).unwrap();
-        let bank = Arc::into_inner(folder.read_bank(&path, experts, &|_| {}).unwrap()).unwrap();
+        let bank = bank(&folder, experts);
         let (artifact, binding) = Artifact::read(&root().join("witness/artifacts").join(artifact)).unwrap();
         let precision =
             Precision { experts, attention: Encoding::Bf16, dense: Encoding::Bf16, head: Encoding::Bf16, kv };
@@ -106,7 +122,7 @@ impl Subject {
         let mut engine =
             Engine::load(device, &self.folder.checkpoint, Arc::new(spec), Arc::new(self.bank), None, self.options)
                 .unwrap();
-        let earlier: Vec<u32> = (0..900).map(|index| (index * 31 + 7) % 4096).collect();
+        let earlier: Vec<u32> = (0..EARLIER_TOKENS).map(|index| (index * 31 + 7) % 4096).collect();
         engine.prefill(&earlier).unwrap();
         engine.device_mut().plant(fault);
         let observed: Observed = observe(&mut engine, &self.artifact, &self.binding, "assay".to_owned()).unwrap();

@@ -73,7 +73,7 @@ pub struct HostDevice {
     /// Groups that have.
     uploaded: usize,
     upload_failed: Option<DeviceError>,
-    guarded: Option<Arc<HostBank>>,
+    guarded: Option<BankGuard>,
     planted_slowdown: f64,
 }
 
@@ -107,7 +107,7 @@ impl HostDevice {
 
     /// Makes the bank's pages unreadable while a kernel runs: a kernel that looks at host memory then ends the process.
     pub fn guard(&mut self, bank: Arc<HostBank>) {
-        self.guarded = Some(bank);
+        self.guarded = Some(BankGuard { bank, taken: false });
     }
 
     fn submit(&mut self, stream: Stream, work: Work) -> Result<(), DeviceError> {
@@ -161,6 +161,9 @@ impl HostDevice {
                 if fails {
                     return Err(DeviceError::CopyFailed { copy: number, bytes });
                 }
+                if let Some(guard) = &mut self.guarded {
+                    guard.give_back()?;
+                }
                 let from = bank.bytes(source.clone()).ok_or(DeviceError::Length {
                     what: "source range of a copy from the host bank",
                     expected: bank.len() as u64,
@@ -186,45 +189,46 @@ impl HostDevice {
     }
 
     fn execute(&mut self, kernel: &Kernel) -> Result<(), DeviceError> {
-        match self.guarded.clone() {
-            None => execute::execute(&mut self.arena, kernel),
-            Some(bank) => {
-                let guard = BankGuard::new(&bank)?;
-                let result = execute::execute(&mut self.arena, kernel);
-                drop(guard);
-                result
-            }
+        if let Some(guard) = &mut self.guarded {
+            guard.take()?;
         }
+        execute::execute(&mut self.arena, kernel)
     }
 }
 
-/// Takes the bank's pages away while it lives.
-struct BankGuard<'a> {
-    bank: &'a HostBank,
+/// Takes the bank's pages away before a kernel; the next copy and the guard's end give them back. Not every kernel does both: to
+/// change the pages of a whole bank takes longer than a small kernel.
+struct BankGuard {
+    bank: Arc<HostBank>,
+    taken: bool,
 }
 
-impl<'a> BankGuard<'a> {
-    fn new(bank: &'a HostBank) -> Result<Self, DeviceError> {
-        protect(bank, region::Protection::NONE)
-            .map_err(|error| DeviceError::Arena { bytes: bank.len() as u64, reason: error.to_string() })?;
-        Ok(Self { bank })
+impl BankGuard {
+    fn take(&mut self) -> Result<(), DeviceError> {
+        self.set(true, region::Protection::NONE)
+    }
+
+    fn give_back(&mut self) -> Result<(), DeviceError> {
+        self.set(false, region::Protection::READ_WRITE)
+    }
+
+    fn set(&mut self, taken: bool, protection: region::Protection) -> Result<(), DeviceError> {
+        if self.taken != taken && !self.bank.is_empty() {
+            // SAFETY: the pages belong to the bank's private mapping; nobody else writes to them, and whoever reads them
+            // meanwhile is what this is meant to catch.
+            unsafe { region::protect(self.bank.as_ptr(), self.bank.len(), protection) }
+                .map_err(|error| DeviceError::Arena { bytes: self.bank.len() as u64, reason: error.to_string() })?;
+        }
+        self.taken = taken;
+        Ok(())
     }
 }
 
-impl Drop for BankGuard<'_> {
+impl Drop for BankGuard {
     fn drop(&mut self) {
         // Without its pages the next copy faults, so a failure here cannot pass unnoticed.
-        let _ = protect(self.bank, region::Protection::READ_WRITE);
+        let _ = self.give_back();
     }
-}
-
-fn protect(bank: &HostBank, protection: region::Protection) -> Result<(), region::Error> {
-    if bank.is_empty() {
-        return Ok(());
-    }
-    // SAFETY: the pages belong to the bank's private mapping; nobody else writes to them, and whoever reads them
-    // meanwhile is what this is meant to catch.
-    unsafe { region::protect(bank.as_ptr(), bank.len(), protection) }
 }
 
 impl Device for HostDevice {
