@@ -3,14 +3,18 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use assay_harness::peer::{LlamaBench, Setting, Workload};
 
 /// A program that prints `script`'s output, in the place of llama-bench.
 fn stand_in(dir: &Path, script: &str) -> LlamaBench {
-    let program = dir.join("llama-bench");
-    std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (text, program) = (dir.join("script"), dir.join("llama-bench"));
+    std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Written by another process: what one of this process's threads has open for writing, a process that another thread is just
+    // starting has too, and a file that is open for writing is not run.
+    assert!(Command::new("cp").arg("-p").args([&text, &program]).status().unwrap().success());
     LlamaBench { program, model: dir.join("model.gguf") }
 }
 
