@@ -6,7 +6,8 @@
 // Letting it start before the own wait was measured to be slower.
 //
 // Blocks have at most 512 threads of 64 registers, and there is one for each multiprocessor: so each multiprocessor holds one of the
-// kernel that computes and one of the next, and neither can crowd onto some of them.
+// kernel that computes and one of the next, and neither can crowd onto some of them. Where a kernel has fewer blocks, the next one asks for
+// more than half of a multiprocessor's shared memory.
 #pragma once
 #include "dot.cuh"
 

@@ -58,26 +58,9 @@ template <int H> __device__ __forceinline__ void run_chains(const u8* at, u32 st
     }
 }
 
-// What a lane needs of the tables to norm and turn a head: elements lane, 32 + lane, ...
-struct Turn {
-    float weight[MAX_DIM / RUN], cosine[MAX_DIM / RUN], sine[MAX_DIM / RUN];
-
-    __device__ __forceinline__ Turn(const Attend& form, const float* weights, u32 position) {
-        const u32 half = form.rotary_dim / 2;
-        const float *cosines = form.cosines + u64(position) * half, *sines = form.sines + u64(position) * half;
-#pragma unroll
-        for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
-            const u32 d = i * RUN + threadIdx.x % 32, pair = d < half ? d : d - half;
-            weight[i] = weights && d < form.head_dim ? weights[d] : 0.0f;
-            cosine[i] = pair < half ? cosines[pair] : 0.0f;
-            sine[i] = pair < half ? sines[pair] : 0.0f;
-        }
-    }
-};
-
 // Norm, where there is one, and rope of one head, by one warp; the result lies in `head`, in padded runs. No branch stands between the loads, which
 // would then come one after the other.
-__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, const float* weights, const Turn& turn, float* head) {
+__device__ __forceinline__ void norm_and_rope(const Attend& form, const float* from, const float* weights, const Turn<false>& turn, float* head) {
     const u32 lane = threadIdx.x % 32, dim = form.head_dim, half = form.rotary_dim / 2;
     float own[MAX_DIM / RUN];
 #pragma unroll
@@ -223,7 +206,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     const bool has_newest = (splits - 1) % gridDim.x == blockIdx.x;
     float own_value = 0.0f;
     {
-        Turn turn(form, form.q_norm, position);
+        Turn<false> turn(form, form.q_norm, position);
         // A warp that has the key has nothing after it.
         float key_weight[MAX_DIM / RUN];
 #pragma unroll

@@ -28,6 +28,23 @@ struct Attend {
     u32 clustered;     // whether the blocks that share the splits, at most MOST_SPLITS, are a cluster, a split each
 };
 
+// What a lane needs to norm and turn a head: of the tables and the norm's weights elements lane, 32 + lane, ... WIDEST: of a head of MAX_DIM.
+template <bool WIDEST> struct Turn {
+    float weight[MAX_DIM / RUN], cosine[MAX_DIM / RUN], sine[MAX_DIM / RUN];
+
+    __device__ __forceinline__ Turn(const Attend& form, const float* weights, u32 position) {
+        const u32 half = form.rotary_dim / 2;
+        const float *cosines = form.cosines + u64(position) * half, *sines = form.sines + u64(position) * half;
+#pragma unroll
+        for (u32 i = 0; i < MAX_DIM / RUN; ++i) {
+            const u32 d = i * RUN + threadIdx.x % 32, pair = d < half ? d : d - half;
+            weight[i] = weights && (WIDEST || d < form.head_dim) ? weights[d] : float(WIDEST);  // unused where there is none
+            cosine[i] = pair < half ? cosines[pair] : 0.0f;
+            sine[i] = pair < half ? sines[pair] : 0.0f;
+        }
+    }
+};
+
 __device__ __forceinline__ float larger(float a, float b) { return b > a ? b : a; }
 
 }  // namespace assay

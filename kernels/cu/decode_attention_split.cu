@@ -6,7 +6,7 @@
 
 using namespace assay;
 
-constexpr u32 DIM = 128;
+constexpr u32 DIM = MAX_DIM;
 constexpr u32 WARPS = 8;
 constexpr u32 THREADS = 32 * WARPS;
 constexpr u32 PIECES = DIM / 32;                // elements of a head that a lane has: lane, 32 + lane, ...
@@ -16,25 +16,8 @@ constexpr u32 TILE_PITCH = BF16_COL_BYTES * DIM + 32;  // of 16 keys: eight tile
 __device__ __forceinline__ float low_half(u32 two) { return __uint_as_float(two << 16); }
 __device__ __forceinline__ float high_half(u32 two) { return __uint_as_float(two & 0xffff0000u); }
 
-// What a lane needs to norm and turn a head.
-struct Tables {
-    float weight[PIECES], cosine[PIECES], sine[PIECES];
-
-    __device__ __forceinline__ Tables(const Attend& form, const float* weights, u32 position) {
-        const u32 half = form.rotary_dim / 2;
-        const float *cosines = form.cosines + u64(position) * half, *sines = form.sines + u64(position) * half;
-#pragma unroll
-        for (u32 i = 0; i < PIECES; ++i) {
-            const u32 d = i * 32 + threadIdx.x % 32, pair = d < half ? d : d - half;
-            weight[i] = weights ? weights[d] : 1.0f;
-            cosine[i] = pair < half ? cosines[pair] : 0.0f;
-            sine[i] = pair < half ? sines[pair] : 0.0f;
-        }
-    }
-};
-
 // Norm, where there are weights, and rope of one head by one warp; `scratch` has room for the head in padded runs.
-__device__ __forceinline__ void norm_and_turn(const Attend& form, const float* from, bool normed, const Tables& tables, float* scratch, float (&own)[PIECES]) {
+__device__ __forceinline__ void norm_and_turn(const Attend& form, const float* from, bool normed, const Turn<true>& turn, float* scratch, float (&own)[PIECES]) {
     const u32 lane = threadIdx.x % 32, half = form.rotary_dim / 2;
 #pragma unroll
     for (u32 i = 0; i < PIECES; ++i) own[i] = load_fresh(from + i * 32 + lane);
@@ -45,7 +28,7 @@ __device__ __forceinline__ void norm_and_turn(const Attend& form, const float* f
         const float sum = 0.0f + sum_of_four(square_run(scratch + lane % RUNS * RUN_WORDS, RUN));
         const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(sum * (1.0f / DIM) + form.eps));  // DIM is a power of two
 #pragma unroll
-        for (u32 i = 0; i < PIECES; ++i) own[i] = (own[i] * inverse) * tables.weight[i];
+        for (u32 i = 0; i < PIECES; ++i) own[i] = (own[i] * inverse) * turn.weight[i];
     }
     float other[PIECES];
     if (half == DIM / 2) {
@@ -65,7 +48,7 @@ __device__ __forceinline__ void norm_and_turn(const Attend& form, const float* f
 #pragma unroll
     for (u32 i = 0; i < PIECES; ++i) {
         const u32 d = i * 32 + lane;
-        const float turned = __fmaf_rn(d < half ? -other[i] : other[i], tables.sine[i], own[i] * tables.cosine[i]);
+        const float turned = __fmaf_rn(d < half ? -other[i] : other[i], turn.sine[i], own[i] * turn.cosine[i]);
         own[i] = d < 2 * half ? turned : own[i];
     }
 }
@@ -118,14 +101,14 @@ template <int HEADS> __device__ __forceinline__ void attend_split(const Attend& 
     __syncthreads();
     // Each query has a warp, the token's key the next one, and its value the one after that.
     const bool has_query = warp < count, has_key = newest && warp == HEADS, has_value = newest && warp == HEADS + 1;
-    const Tables tables(form, has_key ? form.k_norm : form.q_norm, position);
+    const Turn<true> turn(form, has_key ? form.k_norm : form.q_norm, position);
     arrival_wait(arrivals, 0);
     arrival_wait(arrivals + 1, 0);
     wait_for_previous();
     let_next_start();
     if (has_query || has_key) {
         float own[PIECES];
-        norm_and_turn(form, has_key ? form.k + kv_head * DIM : form.q + (first_head + warp) * DIM, (has_key ? form.k_norm : form.q_norm) != nullptr, tables,
+        norm_and_turn(form, has_key ? form.k + kv_head * DIM : form.q + (first_head + warp) * DIM, (has_key ? form.k_norm : form.q_norm) != nullptr, turn,
                       scratch + warp * HEAD_WORDS, own);
 #pragma unroll
         for (u32 i = 0; i < PIECES; ++i) {

@@ -23,6 +23,24 @@ struct Route {
 
 __device__ u32 ticket;
 
+// The sum of a run, of which `count` elements are there.
+__device__ __forceinline__ float run_sum(const float* at, u32 count) {
+    float sum = 0.0f;
+    if (count == RUN) {
+#pragma unroll
+        for (u32 k = 0; k < RUN; k += 4) {
+            const float4 four = *(const float4*)(at + k);
+            sum = sum + four.x;
+            sum = sum + four.y;
+            sum = sum + four.z;
+            sum = sum + four.w;
+        }
+    } else {
+        for (u32 k = 0; k < count; ++k) sum = sum + at[k];
+    }
+    return sum;
+}
+
 // Keys that are greater, or equal and of a lower index, come before.
 __device__ __forceinline__ u32 before(float other, u32 at, float key, u32 own) { return other > key || (other == key && at < own); }
 
@@ -44,20 +62,7 @@ template <u32 COUNT> __device__ __forceinline__ void choose(const Route& work, f
         for (u32 first = 0; first < experts; first += GROUP) {
             const u32 base = first + lane % RUNS * RUN, count = run_length(experts, base);
             const float* at = exps + in_runs(base);
-            float sum = 0.0f;
-            if (count == RUN) {
-#pragma unroll
-                for (u32 k = 0; k < RUN; k += 4) {
-                    const float4 four = *(const float4*)(at + k);
-                    sum = sum + four.x;
-                    sum = sum + four.y;
-                    sum = sum + four.z;
-                    sum = sum + four.w;
-                }
-            } else {
-                for (u32 k = 0; k < count; ++k) sum = sum + at[k];
-            }
-            total = total + sum_of_four(sum);
+            total = total + sum_of_four(run_sum(at, count));
         }
     }
     for (u32 e = threadIdx.x; e < padded; e += COUNT) {
@@ -131,20 +136,7 @@ __device__ __forceinline__ void choose_by_warp(const Route& work, const float* l
         __syncwarp();
         const u32 base = lane % RUNS * RUN, count = run_length(experts, base);
         const float* at = exps + in_runs(base);
-        float sum = 0.0f;
-        if (count == RUN) {
-#pragma unroll
-            for (u32 k = 0; k < RUN; k += 4) {
-                const float4 four = *(const float4*)(at + k);
-                sum = sum + four.x;
-                sum = sum + four.y;
-                sum = sum + four.z;
-                sum = sum + four.w;
-            }
-        } else {
-            for (u32 k = 0; k < count; ++k) sum = sum + at[k];
-        }
-        const float total = 0.0f + sum_of_four(sum);
+        const float total = 0.0f + sum_of_four(run_sum(at, count));
 #pragma unroll
         for (u32 i = 0; i < FEW; ++i) score[i] = __fdiv_rn(score[i], total);
     } else if (scoring > SOFTMAX_OF_CHOSEN) {
