@@ -105,7 +105,7 @@ fn windows_and_sinks() {
 }
 
 fn windows_and_sinks_of(format: KvFormat) {
-    for (heads, kv_heads, head_dim) in [(4, 2, 16), (7, 1, 18)] {
+    for (heads, kv_heads, head_dim) in [(4, 2, 16), (7, 1, 34)] {
         for (past, tokens) in [(0, 1), (127, 1), (128, 1), (300, 1), (0, 70), (100, 41), (250, 9), (120, 140)] {
             Case { format, heads, kv_heads, head_dim, past, tokens }.run_forms();
         }
