@@ -424,6 +424,17 @@ __device__ __forceinline__ float row_inverse_rms(const float* row, u32 n, float 
 // Where element k of a row in padded runs lies.
 __device__ __forceinline__ u32 in_runs(u32 k) { return k / RUN * RUN_WORDS + k % RUN; }
 
+// y = (x * inverse) * factor of a row in padded runs, in place, by warps that have their own groups. The last block writes y to `normed` too.
+__device__ __forceinline__ void apply_norm(float* row, const float* factors, u32 n, float inverse, float* normed) {
+    for (u32 k = threadIdx.x / 32 * GROUP + 4 * (threadIdx.x % 32); k < n; k += 4 * blockDim.x) {
+        float4* at = (float4*)(row + in_runs(k));
+        const float4 x = *at, factor = *(const float4*)(factors + k);
+        *at = make_float4((x.x * inverse) * factor.x, (x.y * inverse) * factor.y, (x.z * inverse) * factor.z, (x.w * inverse) * factor.w);
+        if (blockIdx.x == gridDim.x - 1) *(float4*)(normed + k) = *at;
+    }
+    __syncwarp();
+}
+
 // Carves a block's dynamic shared memory, 16 bytes aligned.
 struct Carve {
     u8* at;

@@ -45,6 +45,19 @@ template <bool WIDEST> struct Turn {
     }
 };
 
+// Which positions the token's query sees, and in which splits they lie.
+struct Seen {
+    u32 position, end, from, first_split, splits;
+
+    __device__ __forceinline__ explicit Seen(const Attend& form) {
+        position = form.position_at ? *form.position_at : form.first_position;
+        end = position + 1;
+        from = form.window && end > form.window ? end - form.window : 0;
+        first_split = from / SPLIT;
+        splits = (end + SPLIT - 1) / SPLIT - first_split;
+    }
+};
+
 __device__ __forceinline__ float larger(float a, float b) { return b > a ? b : a; }
 
 }  // namespace assay

@@ -61,9 +61,7 @@ template <int HEADS> __device__ __forceinline__ void attend_split(const Attend& 
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, side = warp / RUNS, c = warp % RUNS;
     const u32 each = form.heads / form.kv_heads, blocks = (each + HEADS - 1) / HEADS;
     const u32 kv_head = blockIdx.y / blocks, first = blockIdx.y % blocks * HEADS, first_head = kv_head * each + first, count = min(each - first, u32(HEADS));
-    const u32 position = form.position_at ? *form.position_at : form.first_position, end = position + 1;
-    const u32 from = form.window && end > form.window ? end - form.window : 0;
-    const u32 first_split = from / SPLIT, splits = (end + SPLIT - 1) / SPLIT - first_split;
+    const auto [position, end, from, first_split, splits] = Seen(form);
     if (blockIdx.x >= splits) {
         if (form.clustered) cluster_arrive();
         wait_for_previous();

@@ -110,13 +110,7 @@ template <bool NORM, bool ADD, bool LONG, bool ALL> __device__ __forceinline__ v
     if (NORM) {
         const float inverse = row_inverse_rms(row, form.cols, form.eps, sums);
         wait_for_copies_but(form.stages);
-        for (u32 k = own; k < form.cols; k += 4 * blockDim.x) {
-            float4* at = (float4*)(row + in_runs(k));
-            const float4 x = *at, factor = *(const float4*)(factors + k);
-            *at = make_float4((x.x * inverse) * factor.x, (x.y * inverse) * factor.y, (x.z * inverse) * factor.z, (x.w * inverse) * factor.w);
-            if (blockIdx.x == gridDim.x - 1) *(float4*)(form.normed + k) = *at;
-        }
-        __syncwarp();
+        apply_norm(row, factors, form.cols, inverse, form.normed);
     }
     tiles.template run<ALL>(work, row);
 }

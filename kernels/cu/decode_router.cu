@@ -152,8 +152,7 @@ __device__ __forceinline__ void choose_by_warp(const Route& work, const float* l
         const u32 e = i * 32 + lane;
         const bool there = e < experts;
         const float sorted = (work.bias && there ? score[i] + work.bias[e] : score[i]) + 0.0f;  // no -0
-        const u32 bits = __float_as_uint(sorted);
-        key[i] = there && !is_nan(sorted) ? bits ^ (u32(int(bits) >> 31) | 0x80000000u) : 0u;
+        key[i] = there && !is_nan(sorted) ? ordered(sorted) : 0u;
         if (there && is_nan(score[i])) wrong = true, which = e;
     }
     if (wrong) report(status, STATUS_NAN, which);
@@ -169,7 +168,7 @@ __device__ __forceinline__ void choose_by_warp(const Route& work, const float* l
         for (u32 i = 0; i < FEW; ++i) lanes[i] = __ballot_sync(~0u, key[i] == best);
         const u32 at = lanes[0] ? 0 : lanes[1] ? 1 : lanes[2] ? 2 : 3;
         const u32 its = __ffs(lanes[0] ? lanes[0] : lanes[1] ? lanes[1] : lanes[2] ? lanes[2] : lanes[3]) - 1;
-        float found = __uint_as_float(best ^ (~u32(int(best) >> 31) | 0x80000000u));
+        float found = unordered(best);
         if (work.bias) found = __shfl_sync(~0u, at == 0 ? score[0] : at == 1 ? score[1] : at == 2 ? score[2] : score[3], its);
 #pragma unroll
         for (u32 i = 0; i < FEW; ++i)
@@ -226,20 +225,15 @@ extern "C" __global__ void __launch_bounds__(512, 2) norm_route_cluster(const __
     const u32 own = warp * GROUP + 4 * lane;
     for (u32 k = own; k < cols; k += 4 * blockDim.x) copy_16(factors + k, work.norm + k);
     // All blocks have begun before one writes into another.
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    cluster_arrive();
+    cluster_wait();
     __syncthreads();
     wait_for_previous();
     let_next_start();
     copy_own_groups(row, work.x, cols);
     wait_for_own_copies();
     const float inverse = row_inverse_rms(row, cols, work.eps, sums);
-    for (u32 k = own; k < cols; k += 4 * blockDim.x) {
-        float4* at = (float4*)(row + in_runs(k));
-        const float4 x = *at, factor = *(const float4*)(factors + k);
-        *at = make_float4((x.x * inverse) * factor.x, (x.y * inverse) * factor.y, (x.z * inverse) * factor.z, (x.w * inverse) * factor.w);
-        if (blockIdx.x == gridDim.x - 1) *(float4*)(work.normed + k) = *at;
-    }
-    __syncwarp();
+    apply_norm(row, factors, cols, inverse, work.normed);
     // Lane 4 r + c has run c of rows 2 r and 2 r + 1.
     for (u32 g = warp; g < groups; g += warps) {
         const u32 length = run_length(cols, g * GROUP + c * RUN);
