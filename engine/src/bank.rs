@@ -16,7 +16,11 @@ pub struct HostBank {
 impl HostBank {
     /// Maps `len` zero bytes, to be filled through [`HostBank::bytes_mut`].
     pub fn zeroed(len: usize) -> std::io::Result<Self> {
-        Ok(Self { memory: MmapMut::map_anon(len.max(1))?, len })
+        let memory = MmapMut::map_anon(len.max(1))?;
+        // Advice: where it is not taken, reading is slower, by a few per cent where the host computes experts.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        Ok(Self { memory, len })
     }
     /// The bytes, before the bank is shared.
     pub fn bytes_mut(&mut self) -> &mut [u8] {

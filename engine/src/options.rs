@@ -49,6 +49,8 @@ pub struct EngineOptions {
     pub promotions_per_token: usize,
     /// How decode brings cold experts in; `None` takes what is measured to be faster at startup.
     pub cold_path: Option<ColdPath>,
+    /// Most threads of the host that may compute cold experts during decode.
+    pub host_threads: usize,
     /// Largest share of the experts that may be resident, 0 to 1, whatever the budget allows.
     pub max_resident_share: f64,
 }
@@ -68,6 +70,7 @@ impl EngineOptions {
             policy: PolicyKind::default(),
             promotions_per_token: 4,
             cold_path: None,
+            host_threads: host_threads(),
             max_resident_share: 1.0,
         }
     }
@@ -99,4 +102,9 @@ impl EngineOptions {
         }
         Ok(())
     }
+}
+
+/// All processors but one, which is left to whoever waits for the tokens: threads that share one hold up all the others.
+fn host_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| (processors.get() - 1).max(1))
 }

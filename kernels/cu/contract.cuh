@@ -82,6 +82,7 @@ struct Status {
 constexpr u32 STATUS_NAN = 1;            // a NaN where a decision depends on it
 constexpr u32 STATUS_EXPERT_ABSENT = 2;  // an expert that is routed to has no address
 constexpr u32 STATUS_INDEX = 3;          // an index out of range
+constexpr u32 STATUS_HOST_SILENT = 4;    // the host has not computed the experts that it was asked for
 
 __device__ __forceinline__ void report(Status* status, u32 code, u32 index) {
     if (atomicCAS_system(&status->code, 0u, code) == 0u) {

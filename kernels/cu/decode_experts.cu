@@ -6,7 +6,7 @@ using namespace assay;
 constexpr u32 MAX_SLOTS = 32;
 
 struct Experts {
-    const u64* table;  // [experts]; 0 or all ones where an expert is not on the device
+    const u64* table;  // [experts]; 0 or all ones where an expert is not on the device, or what the host has computed of it (`is_answer`)
     const u32* ids;    // [slots]
     u32 experts, slots;
     u64 first, second;            // matrices in an expert, in bytes: gate and up, or down
@@ -86,7 +86,10 @@ template <bool ALL> __device__ __forceinline__ void gate_up(const Experts& work,
     wait_for_previous();
     let_next_start();
     // One warp alone asks for what all blocks read: a line that all of them want is served once after the other.
-    if (threadIdx.x < 32) at[threadIdx.x] = (const u8*)address_of_slot(work, status);
+    if (threadIdx.x < 32) {
+        const u64 address = address_of_slot(work, status);
+        at[threadIdx.x] = is_answer(address) ? nullptr : (const u8*)address;
+    }
     copy_own_groups(row, work.x, work.cols);
     __syncthreads();
     tiles.begin(gates_and_ups);  // the row is in the first set
@@ -114,7 +117,7 @@ template <bool ALL> __device__ __forceinline__ void down(const Experts& work, St
     __syncthreads();
     for (u32 item = warp; item < items; item += warps) {
         const u32 slot = item / groups, g = item % groups;
-        if (!at[slot]) continue;
+        if (!at[slot] || is_answer(u64(at[slot]))) continue;
         const Unit unit = unit_of<INT4>(at[slot] + work.first, work.rows, work.cols, tile);
         u8* to = staged + item * STAGED_GROUP + 16 * lane;
         const u8* from = unit.weights + g * GROUP_BYTES + 16 * lane;
@@ -139,6 +142,7 @@ template <bool ALL> __device__ __forceinline__ void down(const Experts& work, St
     if (absent) return;
     for (u32 item = warp; item < items; item += warps) {
         const u32 g = item % groups;
+        if (is_answer(u64(at[item / groups]))) continue;
         const u8* from = staged + item * STAGED_GROUP;
         const float* x = rows + (item * RUNS + c) * RUN_WORDS;
         const int n = int(work.cols - g * GROUP) - int(c * RUN);
@@ -146,9 +150,13 @@ template <bool ALL> __device__ __forceinline__ void down(const Experts& work, St
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < work.slots * TILE; i += blockDim.x) {
-        const u32 slot = i / TILE, r = i % TILE;
+        const u32 slot = i / TILE, r = i % TILE, row = tile * TILE + r;
+        if (is_answer(u64(at[slot]))) {
+            answers[i] = row < work.rows ? load_fresh(answer_at(u64(at[slot])) + row) : 0.0f;
+            continue;
+        }
         const float total = scaled_total(part + slot * groups * TILE + r, groups);
-        answers[i] = tile * TILE + r < work.rows ? with_bias(total, at[slot], work.first_bias, tile * TILE + r) : 0.0f;
+        answers[i] = row < work.rows ? with_bias(total, at[slot], work.first_bias, row) : 0.0f;
     }
     __syncthreads();
     if (threadIdx.x >= TILE || own >= work.rows) return;

@@ -23,6 +23,10 @@ struct Unit {
     const u8* scales;
 };
 
+// Of an expert that the host has computed, a table holds where what it gives, f32 [hidden], lies, plus 1: weights lie at even addresses.
+__device__ __forceinline__ bool is_answer(u64 address) { return address & 1; }
+__device__ __forceinline__ const float* answer_at(u64 address) { return (const float*)(address - 1); }
+
 // Tile `tile` of a matrix in the layout of kernels/src/layout.rs.
 template <u32 FORMAT> __device__ __forceinline__ Unit unit_of(const u8* matrix, u32 rows, u32 cols, u32 tile) {
     if (FORMAT == BF16) return {matrix + u64(tile) * cols * BF16_COL_BYTES, nullptr};

@@ -11,7 +11,7 @@ struct Expert {
 
 // Where the experts' weights are, and which one each slot has.
 struct Route {
-    const u64* table;  // [experts]; 0 or all ones where an expert is not on the device
+    const u64* table;  // [experts]; 0 or all ones where an expert is not on the device, or what the host has computed of it (`is_answer`)
     const u32* ids;    // [slots]
     u32 experts;
     u32 slots;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void gate_up(Route route, Expert parts, u32 rows, u32
     extern __shared__ __align__(16) u8 shared[];
     const u32 slot = blockIdx.x % route.slots, tile = blockIdx.x / route.slots;
     const u8* expert = expert_of(route, slot, status);
-    if (!expert) return;
+    if (!expert || is_answer(u64(expert))) return;
     const Unit units[2] = {unit_of<FORMAT>(expert + parts.first, rows, cols, tile), unit_of<FORMAT>(expert + parts.second, rows, cols, tile)};
     float total = block_dots<FORMAT, 2>(units, x + u64(slot / top_k) * cols, cols, shared);
     if (threadIdx.x >= 2 * TILE) return;
@@ -57,12 +57,16 @@ __device__ __forceinline__ void down(Route route, Expert parts, u32 rows, u32 co
     const u32 slot = blockIdx.x % route.slots, tile = blockIdx.x / route.slots * UNITS;
     const u8* expert = expert_of(route, slot, status);
     if (!expert) return;
+    const u32 own = tile * TILE + threadIdx.x;
+    if (is_answer(u64(expert))) {
+        if (threadIdx.x < UNITS * TILE && own < rows) out[u64(slot) * rows + own] = answer_at(u64(expert))[own];
+        return;
+    }
     Unit units[UNITS];
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) units[u] = unit_of<FORMAT>(expert + parts.first, rows, cols, min(tile + u, (rows - 1) / TILE));
     const float total = block_dots<FORMAT, UNITS>(units, act + u64(slot) * cols, cols, shared);
-    const u32 row = tile * TILE + threadIdx.x;
-    if (threadIdx.x < UNITS * TILE && row < rows) out[u64(slot) * rows + row] = with_bias(total, expert, parts.first_bias, row);
+    if (threadIdx.x < UNITS * TILE && own < rows) out[u64(slot) * rows + own] = with_bias(total, expert, parts.first_bias, own);
 }
 
 #define GATE_UP(name, format, blocks)                                                                                            \

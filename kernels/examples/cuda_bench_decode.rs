@@ -1,5 +1,5 @@
 //! One token's kernels in the shape of Qwen3-30B-A3B, all in 4 bits: fused and apart, alone, as layers, as a whole token:
-//! `cargo run --release -p assay-kernels --example cuda_bench_decode`.
+//! `cargo run --release -p assay-kernels --example cuda_bench_decode [POSITION...]`.
 //!
 //! Every layer has weights of its own, so none comes out of the level-2 cache. A figure is the median of 15 replays of a graph of all layers.
 #![allow(clippy::unwrap_used)]
@@ -295,7 +295,8 @@ fn main() {
         });
     }
     bench.free();
-    for position in [100, 200, 1000, 16_384] {
+    let given: Vec<usize> = std::env::args().skip(1).map(|position| position.parse().unwrap()).collect();
+    for position in if given.is_empty() { vec![100, 200, 1000, 16_384] } else { given } {
         at(&bench, position);
     }
 }

@@ -59,6 +59,47 @@ pub struct Launch {
     pub scratch: Span<u8>,
 }
 
+/// What a fetch leaves to processors of the host: see [`super::Device::hire`].
+#[derive(Debug, Clone, Copy)]
+pub struct TeamShare {
+    /// Among the layers that have experts.
+    pub layer: usize,
+    /// The experts' input, `[hidden]`.
+    pub x: Span<f32>,
+    /// `[top_k + 1]`: of so many cold experts, how many the host computes.
+    pub by_host: Span<u32>,
+    /// Number of the last request.
+    pub sequence: Span<u32>,
+    /// What the host's experts give, `[top_k, hidden]`.
+    pub out: Span<f32>,
+}
+
+/// A layer's experts in the host bank.
+#[derive(Debug, Clone, Copy)]
+pub struct TeamLayer {
+    /// Where they begin.
+    pub bank_start: usize,
+    /// Between gate, up and down.
+    pub activation: Activation,
+}
+
+/// What processors of the host are hired for.
+#[derive(Debug, Clone)]
+pub struct TeamWork {
+    /// Those that have experts.
+    pub layers: Vec<TeamLayer>,
+    /// Of every expert.
+    pub expert: ExpertLayout,
+    /// Of a layer.
+    pub num_experts: usize,
+    /// Experts of a token.
+    pub top_k: usize,
+    /// How many threads; at least 1.
+    pub threads: usize,
+    /// As [`TeamShare::sequence`].
+    pub sequence: Span<u32>,
+}
+
 /// A kernel with its operands. Where there is a `position_at`, the position of the first token is read there when the kernel
 /// runs, and `first_position` is the largest that it may be: so a captured launch serves later positions. `T` is a number of tokens, `S = T * top_k` a number of slots (slot = token * top_k + rank).
 #[derive(Debug, Clone, Copy)]
@@ -109,7 +150,8 @@ pub enum Kernel {
         weights: Span<f32>,
     },
     /// `table[ids]` = addresses of one token's experts: those that are resident, and those that are copied out of the adopted
-    /// bank, from byte `bank_start` on, to `landing`, in the order of the slots. Only on a device with [`super::Device::fetches`].
+    /// bank, from byte `bank_start` on, to `landing`, in the order of the slots. Only on a device with [`super::Device::fetches`]. With a
+    /// `team` some of the cold ones are computed by the host, and `table` says where what they give lies, plus 1.
     FetchExperts {
         ids: Span<u32>,
         resident: Span<u64>,
@@ -117,6 +159,7 @@ pub enum Kernel {
         expert_bytes: usize,
         landing: Span<u64>,
         table: Span<u64>,
+        team: Option<TeamShare>,
     },
     /// Slots sorted by expert: `order[S]`, `offsets[experts + 1]`.
     Permute { ids: Span<u32>, order: Span<u32>, offsets: Span<u32> },

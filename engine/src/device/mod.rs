@@ -8,6 +8,7 @@
 //! - `ranges`: the allocator that both share. `fault`: injected failures
 //! - [`span`]: typed addresses ([`Span`]) and owned allocations ([`Buffer`])
 //! - [`kernel`]: every kernel the engine may launch, as data
+//! - `team`: threads of the host that compute experts for a captured token
 //! - [`host`]: the device without a GPU
 
 pub mod cuda;
@@ -16,15 +17,18 @@ pub mod host;
 pub mod kernel;
 mod ranges;
 pub mod span;
+mod team;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use fault::FaultPlan;
 pub use kernel::{Arithmetic, Kernel, Launch};
 pub use span::{ALIGNMENT, Buffer, Carver, Span, align_up};
 
 use crate::bank::HostBank;
+use kernel::TeamWork;
 
 /// Kinds of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,6 +82,8 @@ pub struct LinkCounters {
     pub bytes: u64,
     /// Copies made.
     pub copies: u64,
+    /// Experts that the host computed where they lay.
+    pub by_host: u64,
     /// Time those copies take on the declared link, in seconds. Zero where the link is real.
     pub modelled_s: f64,
 }
@@ -237,6 +243,18 @@ pub enum DeviceError {
         /// Where in the operand.
         index: u32,
     },
+    /// The host's threads have not computed what a captured token asked for.
+    #[error("the host's threads have not computed the experts of MoE layer {layer} that a token needed")]
+    HostSilent {
+        /// Among the layers that have experts.
+        layer: usize,
+    },
+    /// The system refused a thread.
+    #[error("cannot start a thread for experts on the host: {reason}")]
+    Thread {
+        /// The system's words.
+        reason: String,
+    },
     /// The system refused memory or protection for the arena.
     #[error("cannot map a device arena of {bytes} bytes: {reason}")]
     Arena {
@@ -298,6 +316,17 @@ pub trait Device {
     /// Whether it captures launches, and has [`Kernel::FetchExperts`].
     fn fetches(&self) -> bool {
         false
+    }
+    /// Has threads of the host compute experts of the adopted bank for [`Kernel::FetchExperts`], in the place of those hired before, as after
+    /// [`Device::dismiss`]; whether it can.
+    fn hire(&mut self, _: TeamWork) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+    /// Lets them go, and forgets the graphs that ask them.
+    fn dismiss(&mut self) {}
+    /// How long they take for these experts of a layer, counted among those that have experts. Nothing may be queued.
+    fn time_team(&mut self, _layer: usize, _experts: &[u32]) -> Result<Duration, DeviceError> {
+        Err(DeviceError::Unsupported { kernel: "a team of the host" })
     }
     /// Whether its kernels for the experts take slots in the order of [`Kernel::Permute`].
     fn sorts_slots(&self, _: Arithmetic) -> bool {
@@ -401,6 +430,15 @@ impl Device for Box<dyn Device> {
     }
     fn fetches(&self) -> bool {
         (**self).fetches()
+    }
+    fn hire(&mut self, work: TeamWork) -> Result<bool, DeviceError> {
+        (**self).hire(work)
+    }
+    fn dismiss(&mut self) {
+        (**self).dismiss();
+    }
+    fn time_team(&mut self, layer: usize, experts: &[u32]) -> Result<Duration, DeviceError> {
+        (**self).time_team(layer, experts)
     }
     fn sorts_slots(&self, arithmetic: Arithmetic) -> bool {
         (**self).sorts_slots(arithmetic)

@@ -7,7 +7,7 @@
 //! token computed again, with the same bits.
 
 use super::Engine;
-use super::captured::Step;
+use super::captured::{Cold, Step};
 use crate::device::{Device, DownloadId};
 use crate::error::EngineError;
 use assay_kernels::Choice;
@@ -44,7 +44,7 @@ impl<D: Device> Engine<D> {
         if finished.is_err() && next.take().is_some() {
             // Either may be at fault. Alone, this one says so again, or it was the other.
             self.device.abandon();
-            let alone = self.queue_step(step, choice, false)?;
+            let alone = self.queue_step(step, choice, Cold::None)?;
             finished = self.device.finish_download(alone, bytemuck::cast_slice_mut(outputs));
         }
         finished?;
@@ -60,7 +60,7 @@ impl<D: Device> Engine<D> {
 
     /// Computes a step that was computed before, for its logits. Something was ahead of it, so every expert was resident, and still is.
     fn compute_again(&mut self, step: Step) -> Result<(), EngineError> {
-        let download = self.queue_step(step, None, false)?;
+        let download = self.queue_step(step, None, Cold::None)?;
         let mut outputs = vec![0u32; self.captured.as_ref().map_or(0, |captured| captured.exchange.outputs.len())];
         self.finish_step(step, None, (download, None), &mut outputs)
     }

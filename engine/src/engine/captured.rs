@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 
 use super::ahead::Ahead;
+use super::calibrate::ColdPath;
 use super::layer::Addresses;
 use super::{Engine, Tokens};
-use crate::device::kernel::EXPERT_ABSENT;
+use crate::device::kernel::{EXPERT_ABSENT, TeamShare};
 use crate::device::{Arithmetic, Carver, Device, DownloadId, Event, GraphId, Kernel, Span, Stream};
 use crate::error::EngineError;
 use crate::memory::{Sizes, Workspace};
@@ -46,6 +47,12 @@ pub(crate) struct Exchange {
     inputs: Span<u32>,
     /// The chosen token, then `[moe layers][top_k]` routes.
     pub(super) outputs: Span<u32>,
+    /// `[top_k + 1]`: of so many cold experts of a layer, how many the host computes.
+    pub(super) by_host: Span<u32>,
+    /// Number of the last request to the host.
+    pub(super) sequence: Span<u32>,
+    /// `[top_k, hidden_size]`: what the host's experts give.
+    answers: Span<f32>,
 }
 
 impl Exchange {
@@ -57,6 +64,9 @@ impl Exchange {
             landing: carver.take(sizes.top_k),
             inputs: carver.take(2),
             outputs: carver.take(1 + sizes.moe_layers * sizes.top_k),
+            by_host: carver.take(1 + sizes.top_k),
+            sequence: carver.take(1),
+            answers: carver.take(sizes.top_k * sizes.hidden_size),
         };
         (exchange, carver.bytes())
     }
@@ -68,8 +78,18 @@ struct Serves {
     graph: GraphId,
     /// At positions below this.
     below: usize,
-    /// With experts that are not on the device. Where every one is, none is looked for, and its residents' table is its table.
-    fetches: bool,
+    cold: Cold,
+}
+
+/// What a token does about experts that are not on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cold {
+    /// There are none: none is looked for, and the residents' table is its table.
+    None,
+    /// They are copied.
+    Fetched,
+    /// Some are copied, some are computed by the host.
+    Shared,
 }
 
 /// What is known of the device's side.
@@ -118,7 +138,11 @@ impl<D: Device> Engine<D> {
     ) -> Result<u32, EngineError> {
         self.settle_promotions(BATCHES_UNDER_WAY)?;
         let step = Step { token, position: self.position };
-        let fetches = self.residency.resident() < self.residency.total();
+        let cold = match self.cold_path {
+            _ if self.residency.resident() == self.residency.total() => Cold::None,
+            ColdPath::WithHost => Cold::Shared,
+            ColdPath::CopyEngine | ColdPath::Multiprocessors => Cold::Fetched,
+        };
         // What is ahead has chosen greedily.
         let ahead = match choice {
             None => self.take_ahead(step)?,
@@ -126,17 +150,17 @@ impl<D: Device> Engine<D> {
         };
         let download = match ahead {
             Some(download) => download,
-            None => self.queue_step(step, choice, fetches)?,
+            None => self.queue_step(step, choice, cold)?,
         };
-        let goes_on = more && choice.is_none() && !fetches && step.position + 1 < self.options.context_tokens;
-        let next = if goes_on { Some(self.queue_graph(step.position + 1, None, fetches)?) } else { None };
+        let goes_on = more && choice.is_none() && cold == Cold::None && step.position + 1 < self.options.context_tokens;
+        let next = if goes_on { Some(self.queue_graph(step.position + 1, None, cold)?) } else { None };
         // While the device computes.
         self.settle_counts();
         let mut outputs =
             self.captured.as_mut().map(|captured| std::mem::take(&mut captured.outputs)).unwrap_or_default();
         let decoded = self
             .finish_step(step, choice, (download, next), &mut outputs)
-            .and_then(|()| self.settle_token(&outputs, fetches));
+            .and_then(|()| self.settle_token(&outputs, cold));
         if let Some(captured) = &mut self.captured {
             captured.outputs = outputs;
         }
@@ -148,26 +172,21 @@ impl<D: Device> Engine<D> {
         &mut self,
         step: Step,
         choice: Option<Choice>,
-        fetches: bool,
+        cold: Cold,
     ) -> Result<DownloadId, EngineError> {
         let Some(captured) = &self.captured else { return Err(NO_MEMORY) };
         if captured.inputs != Some(step) {
             let (inputs, to) = ([step.token, step.position as u32], captured.exchange.inputs);
             self.device.upload(bytemuck::cast_slice(&inputs), to.as_bytes())?;
         }
-        self.queue_graph(step.position, choice, fetches)
+        self.queue_graph(step.position, choice, cold)
     }
 
     /// [`Engine::queue_step`] of the step that the device's memory says, at this position.
-    fn queue_graph(
-        &mut self,
-        position: usize,
-        choice: Option<Choice>,
-        fetches: bool,
-    ) -> Result<DownloadId, EngineError> {
+    fn queue_graph(&mut self, position: usize, choice: Option<Choice>, cold: Cold) -> Result<DownloadId, EngineError> {
         let Some(exchange) = self.captured.as_ref().map(|captured| captured.exchange) else { return Err(NO_MEMORY) };
         self.send_tables(exchange)?;
-        let graph = self.graph_for(position, exchange, fetches)?;
+        let graph = self.graph_for(position, exchange, cold)?;
         if let Some(captured) = &mut self.captured {
             captured.inputs = None;
         }
@@ -179,11 +198,11 @@ impl<D: Device> Engine<D> {
     }
 
     /// What follows from the choice and the routes of a token; the choice.
-    fn settle_token(&mut self, outputs: &[u32], fetches: bool) -> Result<u32, EngineError> {
+    fn settle_token(&mut self, outputs: &[u32], cold: Cold) -> Result<u32, EngineError> {
         let Some((&chosen, routes)) = outputs.split_first() else {
             return Err(NO_MEMORY);
         };
-        if fetches {
+        if cold != Cold::None {
             self.promote(routes)?;
             self.recorded.iter_mut().for_each(Recorded::decoded);
         } else {
@@ -212,9 +231,9 @@ impl<D: Device> Engine<D> {
     }
 
     /// The graph that serves a position; captured if there is none.
-    fn graph_for(&mut self, position: usize, exchange: Exchange, fetches: bool) -> Result<GraphId, EngineError> {
+    fn graph_for(&mut self, position: usize, exchange: Exchange, cold: Cold) -> Result<GraphId, EngineError> {
         let known = self.captured.as_ref().map_or(&[][..], |captured| captured.graphs.as_slice());
-        if let Some(known) = known.iter().find(|known| known.fetches == fetches && position < known.below) {
+        if let Some(known) = known.iter().find(|known| known.cold == cold && position < known.below) {
             return Ok(known.graph);
         }
         let mut below = FIRST_POSITIONS;
@@ -223,19 +242,19 @@ impl<D: Device> Engine<D> {
         }
         let below = below.min(self.options.context_tokens);
         self.device.begin_capture()?;
-        let launched = self.launch_token(below - 1, exchange, fetches);
+        let launched = self.launch_token(below - 1, exchange, cold);
         // Capture is ended whatever happened: the stream must work again.
         let graph = self.device.end_capture();
         launched?;
         let graph = graph?;
         if let Some(captured) = &mut self.captured {
-            captured.graphs.push(Serves { graph, below, fetches });
+            captured.graphs.push(Serves { graph, below, cold });
         }
         Ok(graph)
     }
 
     /// All launches of a token at any position up to `last`.
-    fn launch_token(&mut self, last: usize, exchange: Exchange, fetches: bool) -> Result<(), EngineError> {
+    fn launch_token(&mut self, last: usize, exchange: Exchange, cold: Cold) -> Result<(), EngineError> {
         let (workspace, x, spec) = (self.decode_workspace, self.decode_hidden, self.spec.clone());
         let (ids, position) = (exchange.inputs.part(0, 1)?, exchange.inputs.part(1, 1)?);
         let at = Tokens { first_position: last, count: 1 };
@@ -254,8 +273,15 @@ impl<D: Device> Engine<D> {
                     pass.route(&mut self.device, moe, weights)?;
                     let resident = exchange.resident.part(moe_layer * bank.num_experts, bank.num_experts)?;
                     let mut table = resident;
-                    if fetches {
+                    if cold != Cold::None {
                         table = workspace.table.first(bank.num_experts)?;
+                        let share = TeamShare {
+                            layer: moe_layer,
+                            x: workspace.normed.first(spec.hidden_size)?,
+                            by_host: exchange.by_host.first(1 + moe.num_experts_per_tok)?,
+                            sequence: exchange.sequence,
+                            out: exchange.answers.first(moe.num_experts_per_tok * spec.hidden_size)?,
+                        };
                         let fetch = Kernel::FetchExperts {
                             ids: pass.routes(moe)?,
                             resident,
@@ -263,6 +289,7 @@ impl<D: Device> Engine<D> {
                             expert_bytes: bank.expert.bytes,
                             landing: exchange.landing,
                             table,
+                            team: (cold == Cold::Shared).then_some(share),
                         };
                         pass.launch(&mut self.device, Component::FetchExperts, fetch)?;
                     }

@@ -49,7 +49,7 @@ impl<D: Device> Engine<D> {
         self.finish_restoring()?;
         self.trace_step(trace::Phase::Decode, &[token])?;
         let decoded = match (self.cold_path, &self.tracer) {
-            (ColdPath::Multiprocessors, None) => self.decode_captured(token, choice, more),
+            (ColdPath::Multiprocessors | ColdPath::WithHost, None) => self.decode_captured(token, choice, more),
             // A captured token has nothing to look at between its launches; the bits are the same.
             (ColdPath::CopyEngine, _) | (_, Some(_)) => self.decode_layers(token, choice),
         };

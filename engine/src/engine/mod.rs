@@ -7,6 +7,7 @@
 //! - [`ahead`]: the token after that, before it is asked for
 //! - [`counting`]: what is counted of a token's routes, and when
 //! - [`calibrate`]: measured memory needs, and the residency they allow
+//! - [`sharing`]: whether the host computes cold experts while the link carries others
 //! - [`low_water`]: free memory by phase
 //! - [`sequence`]: the tokens whose rows the KV cache holds
 //! - [`state`]: those rows in and out of host memory
@@ -24,6 +25,7 @@ mod layer;
 mod low_water;
 mod prefill;
 mod sequence;
+mod sharing;
 mod state;
 mod traced;
 
@@ -36,6 +38,7 @@ pub(crate) use captured::Exchange;
 pub use low_water::{LowWater, Phase};
 pub use prefill::EachLogits;
 pub use sequence::Sequence;
+pub use sharing::Sharing;
 
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;
@@ -78,6 +81,7 @@ pub struct Engine<D: Device> {
     calibration_time: Duration,
     /// How decode brings cold experts in.
     cold_path: ColdPath,
+    sharing: Option<Sharing>,
     captured: Option<Captured>,
     low_water: LowWater,
     /// Fewest free bytes of the calibration run in progress.
@@ -188,6 +192,7 @@ impl<D: Device> Engine<D> {
             calibration: None,
             calibration_time: Duration::ZERO,
             cold_path: ColdPath::CopyEngine,
+            sharing: None,
             captured: exchange.map(Captured::new),
             low_water: LowWater::default(),
             run_low_water: u64::MAX,

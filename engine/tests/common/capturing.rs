@@ -66,7 +66,7 @@ impl Capturing {
     }
 
     fn run(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
-        let Kernel::FetchExperts { ids, resident, bank_start, expert_bytes, landing, table } = kernel else {
+        let Kernel::FetchExperts { ids, resident, bank_start, expert_bytes, landing, table, .. } = kernel else {
             return self.inner.launch(kernel, how);
         };
         let (ids, resident, landing) = (self.read(ids)?, self.read(resident)?, self.read(landing)?);

@@ -49,7 +49,7 @@ fn equals_host(dir: &Path, encoding: Encoding, others: Encoding, kv: KvFormat) -
     let expected = answer(&mut model.resident(options.clone()), &prompt, &[], ANSWER)?;
     let (least, resident) = (least_arena(&model, &options), resident_arena(&model, &options));
     let arenas = [resident, least + (resident - least) / 2, least];
-    let paths = [ColdPath::CopyEngine, ColdPath::Multiprocessors];
+    let paths = [ColdPath::CopyEngine, ColdPath::Multiprocessors, ColdPath::WithHost];
     for (arena, path) in arenas.into_iter().flat_map(|arena| paths.map(|path| (arena, path))) {
         let mut engine = on_cuda(&model, &EngineOptions { cold_path: Some(path), ..options.clone() }, arena)?;
         for pieces in [vec![], vec![7, 1, 40], vec![1; prompt.len()]] {
@@ -82,7 +82,7 @@ fn promotions() -> Result<(), Failed> {
     let prompt = prompt(&dir, 20);
     let expected = answer(&mut model.resident(options.clone()), &prompt, &[], 300)?;
     let (least, resident) = (least_arena(&model, &options), resident_arena(&model, &options));
-    for path in [ColdPath::CopyEngine, ColdPath::Multiprocessors] {
+    for path in [ColdPath::CopyEngine, ColdPath::Multiprocessors, ColdPath::WithHost] {
         let options = EngineOptions { cold_path: Some(path), ..options.clone() };
         let mut engine = on_cuda(&model, &options, least + (resident - least) / 2)?;
         for _ in 0..2 {

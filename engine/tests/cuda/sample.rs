@@ -33,7 +33,7 @@ fn equals_host(dir: &Path) -> Result<(), Failed> {
     let options = model.options(KvFormat::Bf16, 256);
     let prompt = prompt(dir, 30);
     let expected = answers(&mut model.resident(options.clone()), &prompt)?;
-    for path in [ColdPath::CopyEngine, ColdPath::Multiprocessors] {
+    for path in [ColdPath::CopyEngine, ColdPath::Multiprocessors, ColdPath::WithHost] {
         let options = EngineOptions { cold_path: Some(path), ..options.clone() };
         let mut engine = on_cuda(&model, &options, resident_arena(&model, &options))?;
         let found = answers(&mut engine, &prompt)?;

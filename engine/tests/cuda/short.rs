@@ -32,7 +32,7 @@ fn prefill_and_decode(dir: &Path) -> Result<(), Failed> {
     let prompt = prompt(dir, PROMPT);
     let expected = answer(&mut model.resident(options.clone()), &prompt, &[], ANSWER)?;
     let (least, resident) = (least_arena(&model, &options), resident_arena(&model, &options));
-    for path in [ColdPath::CopyEngine, ColdPath::Multiprocessors] {
+    for path in [ColdPath::CopyEngine, ColdPath::Multiprocessors, ColdPath::WithHost] {
         let options = EngineOptions { cold_path: Some(path), ..options.clone() };
         let mut engine = on_cuda(&model, &options, least + (resident - least) / 2)?;
         same(&answer(&mut engine, &prompt, &[], ANSWER)?, &expected)?;

@@ -14,7 +14,8 @@ use assay_engine::residency::Heatmap;
 use assay_engine::synth::Skew;
 use assay_engine::synth::routing::{RoutingCheck, THRESHOLDS};
 use assay_ledgers::{
-    Draft, Hcs, Identity, LayerResidency, Measure, RooflineBody, Run, Sha256, SpeedBody, SpeedRow, Verdict, VerdictRow,
+    Draft, Hcs, HostShare, Identity, LayerResidency, Measure, RooflineBody, Run, Sha256, SpeedBody, SpeedRow, Verdict,
+    VerdictRow,
 };
 use clap::Args;
 use serde_json::json;
@@ -253,6 +254,7 @@ fn answer(
         "low_water_bytes": body.low_water_bytes,
         "modelled_link_s": body.modelled_link_s,
         "cold_path": body.cold_path,
+        "host_share": body.host_share,
         "layers": body.layers,
         "driver": body.driver,
         "work": body.work,
@@ -271,7 +273,10 @@ fn answer(
         answer = answer.line(hcs_line(hcs));
     }
     if let Some(path) = &body.cold_path {
-        answer = answer.line(format!("cold experts by {path}: measured to be the faster at startup"));
+        answer = answer.line(format!("cold experts by {path}: measured to be the fastest at startup"));
+    }
+    if let Some(share) = &body.host_share {
+        answer = answer.line(host_line(share));
     }
     if let Some(line) = seen.line() {
         answer = answer.line(line);
@@ -280,6 +285,17 @@ fn answer(
         answer = answer.line(format!("{}  {}: {}", row.verdict, row.row, row.reason));
     }
     Ok(answer.line(format!("record {}", evidence.short())))
+}
+
+fn host_line(share: &HostShare) -> String {
+    let HostShare { threads, by_host, token_s, token_without_s, experts, .. } = share;
+    let of: Vec<String> = by_host.iter().skip(1).enumerate().map(|(i, n)| format!("{n}/{}", i + 1)).collect();
+    format!(
+        "the host computed {experts} of them by {threads} threads, of a layer's cold experts {}: a token took {:.2} ms at startup, {:.2} without",
+        of.join(" "),
+        token_s * 1e3,
+        token_without_s * 1e3
+    )
 }
 
 /// Rates of the engine, each beside the share that it is of what the card or the declared link would allow.

@@ -156,6 +156,7 @@ impl SessionCacheBenchmark {
             low_water_bytes: Default::default(),
             modelled_link_s: None,
             cold_path: None,
+            host_share: None,
             layers: Vec::new(),
             driver: None,
             work: None,

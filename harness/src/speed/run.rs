@@ -28,6 +28,8 @@ pub struct Sample {
     pub misses: u64,
     /// Bytes of experts that crossed the link.
     pub link_bytes: u64,
+    /// Experts that the host computed where they lay.
+    pub by_host: u64,
     /// Time that the declared link takes for them.
     pub modelled_link_s: f64,
 }
@@ -122,13 +124,20 @@ fn time<D: Device>(engine: &mut Engine<D>, row: &PlannedRow, prompt: &Prompt) ->
     let after = engine.link();
     let ResidencyCounters { hits, misses, cold_bytes, .. } = engine.take_counters();
     // What kernels fetch out of mapped memory themselves is no copy, and the device does not count it.
-    let fetched = if engine.cold_path() == ColdPath::Multiprocessors { cold_bytes } else { 0 };
+    let by_host = after.by_host - link.by_host;
+    let fetched = match engine.cold_path() {
+        ColdPath::CopyEngine => 0,
+        ColdPath::Multiprocessors | ColdPath::WithHost => {
+            cold_bytes.saturating_sub(by_host * engine.plan().slot_bytes())
+        }
+    };
     Ok(Sample {
         seconds,
         resident: engine.residents().resident,
         hits,
         misses,
         link_bytes: after.bytes - link.bytes + fetched,
+        by_host,
         modelled_link_s: after.modelled_s - link.modelled_s,
     })
 }

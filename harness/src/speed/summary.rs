@@ -5,10 +5,11 @@ use super::work::token_work;
 use crate::statistics::median;
 use assay_engine::Engine;
 use assay_engine::device::{Device, DeviceKind};
-use assay_engine::engine::LowWater;
+use assay_engine::engine::{LowWater, Sharing};
 use assay_engine::residency::LayerUse;
-use assay_ledgers::{DriverMemory, Hcs, LayerResidency, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow};
+use assay_ledgers::{DriverMemory, Hcs, HostShare, LayerResidency, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Every figure is a rate.
 const UNIT: &str = "tok/s";
@@ -56,8 +57,20 @@ pub fn summarise<D: Device>(
     let work = Some(token_work(engine.spec(), engine.options(), engine.plan()));
     let low_water_bytes = low_water;
     let roofline = None;
-    let body =
-        SpeedBody { rows, hcs, low_water_bytes, modelled_link_s, cold_path, layers, driver, startup_s, work, roofline };
+    let host_share = engine.sharing().map(|sharing| host_share(sharing, &decode));
+    let body = SpeedBody {
+        rows,
+        hcs,
+        low_water_bytes,
+        modelled_link_s,
+        cold_path,
+        host_share,
+        layers,
+        driver,
+        startup_s,
+        work,
+        roofline,
+    };
     Ok(Summary { body, verdicts })
 }
 
@@ -112,6 +125,18 @@ fn residency(samples: &[&Sample], total: u64) -> Hcs {
         total,
         hit_rate: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
         cold_bytes: samples.iter().map(|sample| sample.link_bytes).sum(),
+    }
+}
+
+fn host_share(sharing: &Sharing, samples: &[&Sample]) -> HostShare {
+    HostShare {
+        threads: sharing.threads as u64,
+        by_host: sharing.by_host.iter().map(|&experts| u64::from(experts)).collect(),
+        copy_s: sharing.copy.as_secs_f64(),
+        host_s: sharing.host.iter().map(Duration::as_secs_f64).collect(),
+        token_s: sharing.token.as_secs_f64(),
+        token_without_s: sharing.without.as_secs_f64(),
+        experts: samples.iter().map(|sample| sample.by_host).sum(),
     }
 }
 

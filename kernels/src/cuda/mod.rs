@@ -34,6 +34,7 @@ use cudarc::driver::{result, sys};
 
 pub use attention::attention_workspace_bytes;
 pub use error::CudaError;
+pub use fetch::{FetchTeam, MAX_FETCHED, TeamAnswer, TeamRequest};
 pub use gemm::{GemmProduct, Instruction, MOST_MATRICES};
 pub use grouped_gemm::{GroupedWorkspace, grouped_workspace_bytes};
 pub use launch::Stream;

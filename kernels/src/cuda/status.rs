@@ -16,6 +16,8 @@ pub enum Fault {
     ExpertAbsent(u32),
     /// An index out of range.
     Index(u32),
+    /// The host has not computed the experts of this layer that it was asked for.
+    HostSilent(u32),
 }
 
 /// The record.
@@ -61,6 +63,7 @@ impl Status {
             0 => None,
             1 => Some(Fault::NotANumber(index)),
             2 => Some(Fault::ExpertAbsent(index)),
+            4 => Some(Fault::HostSilent(index)),
             _ => Some(Fault::Index(index)),
         }
     }

@@ -23,6 +23,7 @@ mod product;
 mod rope;
 mod router;
 mod sample;
+mod team;
 
 pub use crate::twin::permute;
 pub use argmax::argmax;
@@ -37,3 +38,4 @@ pub use norm::rms_norm;
 pub use rope::head_norm_rope;
 pub use router::router_topk;
 pub use sample::sample;
+pub use team::{Member, TeamExpert};

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
 /// Work that is worth handing to another thread: about 15 µs of a matrix product's inner loop, where waking a thread
 /// costs 5. The unit of work is what that loop does in the time of one multiply-add, about 1/25 ns.
@@ -49,6 +50,14 @@ unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 impl<'a, T> Disjoint<'a, T> {
     pub(super) fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
+    }
+
+    /// `len` elements that other threads write other parts of.
+    ///
+    /// # Safety
+    /// They live as long as `'a`, and nobody else reads or writes the parts that are taken through this.
+    pub(super) unsafe fn shared(start: NonNull<T>, len: usize) -> Self {
+        Self { start: start.as_ptr(), len, owner: PhantomData }
     }
 
     /// `slice[first .. first + len]`.

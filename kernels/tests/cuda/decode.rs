@@ -51,8 +51,10 @@ pub(crate) fn cases() -> Vec<Case> {
             [8, 9, 1000, 1200],
             [32, 40, 128, 64],
         ] {
-            let name = format!("decode::experts {sizes:?}, biases {biases}");
-            case(name, Box::new(move |device| experts(device, sizes, activation, biases)));
+            for by_host in [false, true] {
+                let name = format!("decode::experts {sizes:?}, biases {biases}, some by the host {by_host}");
+                case(name, Box::new(move |device| experts(device, sizes, (activation, biases), by_host)));
+            }
         }
     }
     case("decode::absent and impossible experts are reported".into(), Box::new(expert_faults));
@@ -212,13 +214,14 @@ fn route_nan(device: &Device) -> Result<(), Failed> {
 fn experts(
     device: &Device,
     [top_k, experts, hidden, inner]: [usize; 4],
-    activation: Activation,
-    biases: bool,
+    (activation, biases): (Activation, bool),
+    by_host: bool,
 ) -> Result<(), Failed> {
-    let bank = Bank::new(device, MatrixFormat::Int4, experts, hidden, inner, biases);
+    let mut bank = Bank::new(device, MatrixFormat::Int4, experts, hidden, inner, biases);
     let ids: Vec<u32> = (0..top_k).map(|rank| ((3 + rank * 7) % experts) as u32).collect();
     let (mut order, mut offsets) = (vec![0; top_k], vec![0; experts + 1]);
     twin::permute(&ids, experts, &mut order, &mut offsets)?;
+    let answers = by_host.then(|| bank.answer(device, &ids));
     let parts: Vec<[Projection<'_>; 3]> = (0..experts).map(|expert| bank.projections(expert)).collect();
     let gate_up: Vec<_> = parts.iter().map(|&[gate, up, _]| Some(GateUp { gate, up })).collect();
     let down: Vec<_> = parts.iter().map(|&[_, _, down]| Some(down)).collect();
@@ -229,12 +232,18 @@ fn experts(
     let there = device.poisoned(act.len());
     let (cuda, stream) = (&device.cuda, device.stream);
     launched(cuda.token_gate_up(stream, device.upload(&x), routed, activation, there)?)?;
+    if let Some(answers) = &answers {
+        answers.leave_alone(&mut act, inner);
+    }
     same_bits("gate and up", &device.download(there), &act)?;
     // From the range of an activation, whatever gate and up gave.
     let act = awkward(act.len(), 6);
     let (mut slots, mut combined, mut residual) = (vec![0.0; top_k * hidden], vec![0.0; hidden], awkward(hidden, 7));
     let residual_there = device.upload(&residual);
     twin::grouped_down(&act, &order, &offsets, &down, &mut slots)?;
+    if let Some(answers) = &answers {
+        answers.put_in(&mut slots, hidden);
+    }
     twin::combine(&slots, &weights, top_k, &mut combined)?;
     let (act, weights) = (device.upload(&act), device.upload(&weights));
     for factor in [1.0, 0.22] {

@@ -107,6 +107,9 @@ pub struct SpeedBody {
     /// How decode brought cold experts in, where the device has a choice: measured at startup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold_path: Option<String>,
+    /// What the host's processors computed of them, where they did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_share: Option<HostShare>,
     /// Each MoE layer in decode, in order, warm-ups included; empty in records that did not count them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerResidency>,
@@ -122,6 +125,26 @@ pub struct SpeedBody {
     /// Seconds that each step of starting took, by its name; empty in records that did not time them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub startup_s: BTreeMap<String, f64>,
+}
+
+/// Cold experts that the host computed where they lay, while the link carried others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostShare {
+    /// Of the host.
+    pub threads: u64,
+    /// Of 0, 1, 2, ... cold experts in a layer, how many it computed.
+    pub by_host: Vec<u64>,
+    /// Seconds of one expert over the link, as measured at startup.
+    pub copy_s: f64,
+    /// Seconds of 1, 2, ... experts on the host, likewise.
+    pub host_s: Vec<f64>,
+    /// Seconds of a token so shared, likewise.
+    pub token_s: f64,
+    /// Seconds of a token without the host, likewise.
+    pub token_without_s: f64,
+    /// Experts that it computed over the whole suite.
+    pub experts: u64,
 }
 
 /// One MoE layer in decode.

@@ -169,6 +169,7 @@ mod tests {
             low_water_bytes: BTreeMap::new(),
             modelled_link_s: None,
             cold_path: None,
+            host_share: None,
             layers: Vec::new(),
             driver: None,
             startup_s: BTreeMap::new(),

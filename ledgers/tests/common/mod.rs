@@ -82,6 +82,7 @@ pub fn speed_body(samples: &[f64]) -> SpeedBody {
         low_water_bytes: BTreeMap::from([("prefill".to_owned(), 1 << 20), ("decode".to_owned(), 2 << 20)]),
         modelled_link_s: Some(0.25),
         cold_path: None,
+        host_share: None,
         layers: Vec::new(),
         driver: None,
         work: None,

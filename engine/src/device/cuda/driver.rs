@@ -223,6 +223,11 @@ impl Pinned {
     }
 }
 
+// SAFETY: what is written to it by several threads, the writers order.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
 impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: allocated in `new`.

@@ -1,7 +1,7 @@
 //! From a kernel description to the CUDA launchers.
 
 use assay_kernels::cuda::{
-    Cuda, DeviceImage, DeviceMatrix, DevicePlan, DeviceSlice, GemmProduct, Stream, grouped_workspace_bytes,
+    Cuda, DeviceImage, DeviceMatrix, DevicePlan, DeviceSlice, FetchTeam, GemmProduct, Stream, grouped_workspace_bytes,
     image_bytes, prefill_attention_supports,
 };
 use assay_kernels::layout::ExpertLayout;
@@ -17,6 +17,8 @@ pub(super) struct Launcher<'a> {
     pub(super) scratch: Span<u8>,
     /// Where kernels see the adopted bank, and its length.
     pub(super) bank: Option<(u64, usize)>,
+    /// Where they see the host's team: its requests, its answers.
+    pub(super) team: Option<(u64, u64)>,
 }
 
 /// The routed experts of a launch.
@@ -87,7 +89,7 @@ impl Launcher<'_> {
                 let (ids, weights) = (slice(ids), slice(weights));
                 cuda.router_topk(stream, logits, bias, num_experts, top_k, &routing, ids, weights)?;
             }
-            Kernel::FetchExperts { ids, resident, bank_start, expert_bytes, landing, table } => {
+            Kernel::FetchExperts { ids, resident, bank_start, expert_bytes, landing, table, team } => {
                 let (bank, length) = self.bank.ok_or(DeviceError::Unsupported { kernel: kernel.name() })?;
                 let end = resident.len().checked_mul(expert_bytes).and_then(|bytes| bytes.checked_add(bank_start));
                 if end.is_none_or(|end| end > length) {
@@ -97,8 +99,22 @@ impl Launcher<'_> {
                 }
                 let bank = bank + bank_start as u64;
                 let (ids, resident, landing) = (slice(ids), slice(resident), slice(landing));
-                // SAFETY: the layer's experts lie inside the adopted bank, and the engine's landing slots are of an expert's size.
-                unsafe { cuda.fetch(stream, ids, resident, (bank, expert_bytes), landing, slice(table))? };
+                let team = match (team, self.team) {
+                    (None, _) => None,
+                    (Some(_), None) => return Err(DeviceError::Unsupported { kernel: "a fetch without its team" }),
+                    (Some(share), Some((request, answer))) => Some(FetchTeam {
+                        request,
+                        answer,
+                        sequence: slice(share.sequence),
+                        by_host: slice(share.by_host),
+                        x: slice(share.x),
+                        out: slice(share.out),
+                        layer: share.layer,
+                    }),
+                };
+                // SAFETY: the layer's experts lie inside the adopted bank, the engine's landing slots are of an expert's size, and the
+                // team's memory is mapped.
+                unsafe { cuda.fetch(stream, ids, resident, (bank, expert_bytes), landing, slice(table), team)? };
             }
             Kernel::Permute { ids, order, offsets } => {
                 cuda.permute(stream, slice(ids), slice(order), slice(offsets))?

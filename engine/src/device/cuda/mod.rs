@@ -23,17 +23,20 @@ mod transfer;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use assay_kernels::cuda::{Cuda, Fault};
+use assay_kernels::cuda::{Cuda, Fault, MAX_FETCHED};
 
 use super::fault::{Countdown, FaultPlan};
+use super::kernel::TeamWork;
 use super::ranges::Ranges;
+use super::team::{CommonMemory, Team};
 use super::{
     Arithmetic, Buffer, Device, DeviceError, DeviceKind, DownloadId, Event, GraphId, Kernel, Launch, LinkCounters,
     Overhead, Span, Stream, Upload,
 };
 use crate::bank::HostBank;
-use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out};
+use driver::{Graph, Memory, Pinned, Queue, Registered, Signal, copy_in, copy_out, device_address};
 pub use health::{DeviceHealth, Health, health};
 
 pub use clocks::CardClocks;
@@ -72,10 +75,17 @@ impl Lane {
     }
 }
 
+/// A captured graph, and whether it asks the team; it is gone when that is.
+struct Captured {
+    graph: Option<Graph>,
+    asks: bool,
+}
+
 /// A GPU under a budget.
 pub struct CudaDevice {
     // Dropped from the first to the last: the context goes when nothing is left in it.
-    graphs: Vec<Graph>,
+    graphs: Vec<Captured>,
+    team: Option<Team>,
     bank: Option<(Registered, Arc<HostBank>)>,
     staging: Staging,
     transfers: Transfers,
@@ -85,9 +95,13 @@ pub struct CudaDevice {
     _memory: Memory,
     ranges: Ranges,
     link: LinkCounters,
+    /// Experts that teams which are gone have computed.
+    dismissed: u64,
     allocations: Countdown,
     copies: Countdown,
     capturing: bool,
+    /// Whether what is captured asks the team.
+    asks: bool,
     gauge: Gauge,
     context_bytes: u64,
     /// Of the card when the arena was taken.
@@ -138,6 +152,7 @@ impl CudaDevice {
         let free_after = gauge.read()?.free_bytes;
         Ok(Self {
             graphs: Vec::new(),
+            team: None,
             bank: None,
             staging,
             transfers,
@@ -147,9 +162,11 @@ impl CudaDevice {
             ranges: Ranges::new(memory.address(), arena),
             _memory: memory,
             link: LinkCounters::default(),
+            dismissed: 0,
             allocations: Countdown::default(),
             copies: Countdown::default(),
             capturing: false,
+            asks: false,
             gauge,
             context_bytes: overhead_bytes,
             free_after,
@@ -167,6 +184,13 @@ impl CudaDevice {
         &self.lanes[stream as usize]
     }
 
+    /// Nothing that asks the team is under way.
+    fn rest(&self) {
+        if let Some(team) = &self.team {
+            team.rest();
+        }
+    }
+
     /// After waiting: what kernels found wrong in their data.
     fn check_fault(&self) -> Result<(), DeviceError> {
         match self.cuda.take_fault() {
@@ -175,8 +199,15 @@ impl CudaDevice {
                 Err(DeviceError::Data { what: "a NaN where a decision depends on it", index })
             }
             Some(Fault::ExpertAbsent(expert)) => Err(DeviceError::ExpertAbsent { expert: expert as usize }),
+            Some(Fault::HostSilent(layer)) => Err(DeviceError::HostSilent { layer: layer as usize }),
             Some(Fault::Index(index)) => Err(DeviceError::Data { what: "an index out of range", index }),
         }
+    }
+}
+
+impl CommonMemory for Pinned {
+    fn start(&self) -> *mut u8 {
+        self.as_ptr()
     }
 }
 
@@ -298,7 +329,22 @@ impl Device for CudaDevice {
     fn launch_all(&mut self, kernels: &[Kernel], how: Launch) -> Result<(), DeviceError> {
         let stream = self.lane(Stream::Compute).queue.stream();
         let bank = self.bank.as_ref().map(|(registered, bank)| (registered.mapped(), bank.len()));
-        execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank }.launch_all(kernels, how.arithmetic)
+        let team = match self.team.as_ref().map(Team::memory) {
+            Some((start, answer_at)) => {
+                let request = device_address(start)?;
+                Some((request, request + answer_at as u64))
+            }
+            None => None,
+        };
+        if kernels.iter().any(|kernel| matches!(kernel, Kernel::FetchExperts { team: Some(_), .. })) {
+            match &self.team {
+                _ if self.capturing => self.asks = true,
+                Some(team) => team.watch(),
+                None => {}
+            }
+        }
+        execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank, team }
+            .launch_all(kernels, how.arithmetic)
     }
 
     fn record(&mut self, stream: Stream) -> Result<Event, DeviceError> {
@@ -317,6 +363,38 @@ impl Device for CudaDevice {
         true
     }
 
+    fn hire(&mut self, work: TeamWork) -> Result<bool, DeviceError> {
+        self.dismiss();
+        let Some((_, bank)) = &self.bank else { return Ok(false) };
+        if work.threads == 0 || work.top_k > MAX_FETCHED || !work.expert.hidden_size.is_multiple_of(4) {
+            return Ok(false);
+        }
+        let team = Team::new(Arc::clone(bank), work, |bytes| {
+            let mut memory = Pinned::mapped(bytes)?;
+            memory.part_mut(0, bytes).into_iter().for_each(|bytes| bytes.fill(0));
+            Ok(Box::new(memory))
+        })?;
+        self.upload(bytemuck::bytes_of(&team.sequence()), team.work().sequence.as_bytes())?;
+        self.team = Some(team);
+        Ok(true)
+    }
+
+    fn dismiss(&mut self) {
+        if let Some(team) = self.team.take() {
+            self.dismissed += team.computed();
+            self.graphs.iter_mut().filter(|captured| captured.asks).for_each(|captured| captured.graph = None);
+        }
+    }
+
+    fn time_team(&mut self, layer: usize, experts: &[u32]) -> Result<Duration, DeviceError> {
+        let Some(team) = &mut self.team else { return Err(DeviceError::Unsupported { kernel: "a team of the host" }) };
+        let taken = team.time(layer, experts);
+        let (sequence, at) = (team.sequence(), team.work().sequence);
+        // The device goes on counting from there.
+        self.upload(bytemuck::bytes_of(&sequence), at.as_bytes())?;
+        taken
+    }
+
     fn sorts_slots(&self, arithmetic: Arithmetic) -> bool {
         arithmetic == Arithmetic::Tensor
     }
@@ -330,15 +408,21 @@ impl Device for CudaDevice {
     fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
         self.capturing = false;
         let graph = self.lane(Stream::Compute).queue.end_capture()?;
-        self.graphs.push(graph);
+        let asks = std::mem::take(&mut self.asks);
+        self.graphs.push(Captured { graph: Some(graph), asks });
         Ok(GraphId(self.graphs.len() - 1))
     }
 
     fn replay(&mut self, graph: GraphId) -> Result<(), DeviceError> {
-        match self.graphs.get(graph.0) {
-            Some(captured) => Ok(captured.launch(&self.lane(Stream::Compute).queue)?),
-            None => Err(DeviceError::Unsupported { kernel: "a graph that was not captured here" }),
+        let Some(Captured { graph: Some(captured), asks }) = self.graphs.get(graph.0) else {
+            return Err(DeviceError::Unsupported {
+                kernel: "a graph that was not captured here, or whose team is gone",
+            });
+        };
+        if let (true, Some(team)) = (asks, &self.team) {
+            team.watch();
         }
+        Ok(captured.launch(&self.lane(Stream::Compute).queue)?)
     }
 
     fn begin_download(&mut self, from: Span<u8>) -> Result<DownloadId, DeviceError> {
@@ -352,11 +436,13 @@ impl Device for CudaDevice {
             return Err(DeviceError::Length { what: "download", expected, found });
         }
         to.copy_from_slice(bytes);
+        self.rest();
         self.check_fault()
     }
 
     fn discard_download(&mut self, download: DownloadId) -> Result<(), DeviceError> {
         self.outbox.wait(download)?;
+        self.rest();
         let _ = self.cuda.take_fault();
         Ok(())
     }
@@ -371,6 +457,7 @@ impl Device for CudaDevice {
     /// What is queued cannot be dropped: it is waited for, and its faults are forgotten.
     fn abandon(&mut self) {
         if std::mem::take(&mut self.capturing) {
+            self.asks = false;
             // A stream that still captures would run nothing that comes after.
             self.lane(Stream::Compute).queue.drop_capture();
         }
@@ -379,12 +466,13 @@ impl Device for CudaDevice {
             // The error that led here is the one that is reported.
             let _ = lane.queue.synchronize();
         }
+        self.rest();
         self.outbox.clear();
         let _ = self.cuda.take_fault();
     }
 
     fn link(&self) -> LinkCounters {
-        self.link
+        LinkCounters { by_host: self.dismissed + self.team.as_ref().map_or(0, Team::computed), ..self.link }
     }
 
     fn overhead(&self) -> Result<Option<Overhead>, DeviceError> {

@@ -85,16 +85,28 @@ impl Product<'_> {
     /// Runs it into `out`, `[slots, rows]`.
     pub(super) fn run(&self, level: Level, out: &mut [f32]) {
         let out = Disjoint::new(out);
-        let tiles = self.rows.div_ceil(LANES);
-        let parts = if matches!(self.finish, Finish::Gated(_)) { tiles } else { tiles.div_ceil(2) };
+        let tasks = self.tasks();
         let slots: usize = self.segments.iter().map(|segment| segment.len).sum();
-        let tasks = self.segments.len() * parts;
         let work = (slots * self.cols * 2 * LANES).checked_div(self.segments.len()).unwrap_or(0);
-        for_each(tasks, work, |task| {
-            let segment = &self.segments[task / parts];
-            SCRATCH.with_borrow_mut(|scratch| {
-                level.run(Part { product: self, segment, part: task % parts, biases: [None; 2], out: &out, scratch });
-            });
+        for_each(tasks, work, |task| self.run_task(level, task, &out));
+    }
+
+    /// Tasks that write different outputs.
+    pub(super) fn tasks(&self) -> usize {
+        self.segments.len() * self.parts()
+    }
+
+    /// Tasks of a segment.
+    fn parts(&self) -> usize {
+        let tiles = self.rows.div_ceil(LANES);
+        if matches!(self.finish, Finish::Gated(_)) { tiles } else { tiles.div_ceil(2) }
+    }
+
+    /// One of [`Product::tasks`], into `out`, `[slots, rows]`.
+    pub(super) fn run_task(&self, level: Level, task: usize, out: &Disjoint<'_, f32>) {
+        let (segment, part) = (&self.segments[task / self.parts()], task % self.parts());
+        SCRATCH.with_borrow_mut(|scratch| {
+            level.run(Part { product: self, segment, part, biases: [None; 2], out, scratch });
         });
     }
 }
