@@ -49,18 +49,15 @@ __device__ __forceinline__ bool last_block(u32* ticket, u32 blocks) {
     return last;
 }
 
-// Sums of one group of staged INT4 tiles, each beside its scale, to part[tile][16 rows] of each tile, by one warp: lane 4 r + c has run c, at `x`, of
-// rows r and r + 8 of every tile. Elements of it from `n` on do not exist unless ALL do. Two tiles share the loads of the row and hide
-// each other's latencies.
-template <bool ALL, int TILES>
-__device__ __forceinline__ void group_sums(const u8* const (&staged)[TILES], const u8* const (&scales)[TILES], const float* x, int n, float2* const (&part)[TILES]) {
+// Chains of one group of staged INT4 tiles, by one warp: lane 4 r + c has run c, at `x`, of rows r and r + 8 of every tile, from `weights` on and, of a
+// second tile, `further` bytes behind. Elements of the run from `n` on do not exist unless ALL do. Two tiles share the loads of the row and hide each
+// other's latencies.
+template <bool ALL, int TILES> __device__ __forceinline__ void group_chains(const u8* weights, u32 further, const float* x, int n, float (&acc)[2 * TILES]) {
     constexpr int N = 2 * TILES;
-    const u32 lane = threadIdx.x % 32, c = lane % RUNS;
     uint4 w[N];
-    float acc[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        w[i] = *(const uint4*)(staged[i / 2] + i % 2 * 512 + 16 * lane);
+        w[i] = *(const uint4*)(weights + (i / 2 ? further : 0) + i % 2 * 512);
         acc[i] = 0.0f;
     }
 #pragma unroll
@@ -76,21 +73,24 @@ __device__ __forceinline__ void group_sums(const u8* const (&staged)[TILES], con
             for (int i = 0; i < N; ++i)
                 if (ALL || 8 * t + k < n) acc[i] = __fmaf_rn(q[i][k], v[k], acc[i]);
     }
-    // (run0 + run1) + (run2 + run3): lanes exchange what the other one goes on with.
-    const bool odd = c % 2, high = c / 2;
-    float mine;
-    if (TILES == 2) {
-        const float first = (odd ? acc[N - 2] : acc[0]) + __shfl_xor_sync(~0u, odd ? acc[0] : acc[N - 2], 1);
-        const float second = (odd ? acc[N - 1] : acc[1]) + __shfl_xor_sync(~0u, odd ? acc[1] : acc[N - 1], 1);
-        mine = (high ? second : first) + __shfl_xor_sync(~0u, high ? first : second, 2);
-        const u32 row = high * 8 + lane / RUNS;
-        (odd ? part[TILES - 1] : part[0])[row] = make_float2(bf16_to_f32(*(const u16*)((odd ? scales[TILES - 1] : scales[0]) + 2 * row)), mine);
-    } else {
-        mine = (odd ? acc[1] : acc[0]) + __shfl_xor_sync(~0u, odd ? acc[0] : acc[1], 1);
-        mine = mine + __shfl_xor_sync(~0u, mine, 2);
-        const u32 row = odd * 8 + lane / RUNS;
-        if (!high) part[0][row] = make_float2(bf16_to_f32(*(const u16*)(scales[0] + 2 * row)), mine);
-    }
+}
+
+// Of a group's chains the sums (run0 + run1) + (run2 + run3), each beside its scale: lanes exchange what the other one goes on with, and end with one row
+// each, of which they know where its scale and its sum lie. Of two tiles lane 4 r + c ends with row r + 8 (c / 2) of tile c % 2, of one
+// with row r + 8 (c % 2).
+__device__ __forceinline__ void end_group(const float (&acc)[4], const u8* scale, float2* sum) {
+    const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
+    const float first = (odd ? acc[2] : acc[0]) + __shfl_xor_sync(~0u, odd ? acc[0] : acc[2], 1);
+    const float second = (odd ? acc[3] : acc[1]) + __shfl_xor_sync(~0u, odd ? acc[1] : acc[3], 1);
+    const float mine = (high ? second : first) + __shfl_xor_sync(~0u, high ? first : second, 2);
+    *sum = make_float2(bf16_to_f32(*(const u16*)scale), mine);
+}
+
+__device__ __forceinline__ void end_group(const float (&acc)[2], const u8* scale, float2* sum) {
+    const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
+    float mine = (odd ? acc[1] : acc[0]) + __shfl_xor_sync(~0u, odd ? acc[0] : acc[1], 1);
+    mine = mine + __shfl_xor_sync(~0u, mine, 2);
+    if (!high) *sum = make_float2(bf16_to_f32(*(const u16*)scale), mine);
 }
 
 // Adds up a row's group sums, `part` [groups][16] at the row.
@@ -264,8 +264,9 @@ struct Two {
 // waits for no other until their sums are added up. LONG: more pairs than places; those behind the first are copied by the copy engine, which takes fewer
 // instructions, where there is one, and then all of them are there.
 //
-// `Work` says where the tiles of a pair are (`two`, no weights for one that is not there), and takes the total of row r of tile i (`total`, by all
-// threads of a warp).
+// `Work` says where the tiles of the next pair are (`next`; `two` of any pair where LONG), no weights for one that is not there, and takes the total of
+// row r of tile i (`total`, by all threads of a warp). What every pair is asked of is kept as addresses that go on from pair to pair: a product takes
+// three instructions a weight, and finding places anew took one more.
 template <bool LONG> struct Tiles {
     static constexpr bool REFILLED = LONG && BULK;
 
@@ -274,6 +275,8 @@ template <bool LONG> struct Tiles {
     u8* staged;     // [depth][2][weights, then scales of all groups]
     float2* part;   // [2 where there are several batches][BATCH pairs, or all][2][groups][16]
     u64* arrivals;  // LONG: [2][MAX_DEPTH]: of a place's copies, and of the warps that are done with it
+
+    __device__ __forceinline__ u32 tile_bytes() const { return groups * STAGED_GROUP; }
 
     // By one thread.
     __device__ __forceinline__ void init() const {
@@ -285,29 +288,37 @@ template <bool LONG> struct Tiles {
         arrivals_ready();
     }
 
-    // Starts this warp's copies of pair `pair`, of which there may be none; to place `place`.
-    template <class Work> __device__ __forceinline__ void ask(const Work& work, u32 pair, u32 place) const {
-        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
-        if (2 * pair < count) {
-            const Two two = work.two(pair);
-            u8* to = staged + 2 * place * groups * STAGED_GROUP;
-            u32 weights = warp * GROUP_BYTES + 16 * lane, scales = warp * TILE * 2 + 16 * lane, g = warp;
-            const auto copy = [&](u8* to, const Unit& unit) {
-                copy_16(to + weights, unit.weights + weights);
-                copy_16(to + weights + GROUP_BYTES / 2, unit.weights + weights + GROUP_BYTES / 2);
-                if (lane < 2) copy_16(to + groups * GROUP_BYTES + scales, unit.scales + scales);
-            };
-            do {
-                if (two.first.weights && g < groups) copy(to, two.first);
-                if (two.second.weights && g < groups) copy(to + groups * STAGED_GROUP, two.second);
-                weights += warps * GROUP_BYTES, scales += warps * TILE * 2, g += warps;
-            } while (g < groups);
+    // Starts the copies of this warp's groups of a tile to `to`.
+    __device__ __forceinline__ void copy(const Unit& unit, u8* to) const {
+        const u32 warps = blockDim.x / 32, lane = threadIdx.x % 32;
+        u32 g = threadIdx.x / 32;
+        const u8 *weights = unit.weights + g * GROUP_BYTES + 16 * lane, *scales = unit.scales + g * TILE * 2 + 16 * lane;
+        u8 *to_weights = to + g * GROUP_BYTES + 16 * lane, *to_scales = to + groups * GROUP_BYTES + g * TILE * 2 + 16 * lane;
+        while (true) {
+            if (g < groups) {
+                copy_16(to_weights, weights);
+                copy_16(to_weights + GROUP_BYTES / 2, weights + GROUP_BYTES / 2);
+                if (lane < 2) copy_16(to_scales, scales);
+            }
+            g += warps;
+            if (g >= groups) return;
+            weights += warps * GROUP_BYTES, to_weights += warps * GROUP_BYTES, scales += warps * TILE * 2, to_scales += warps * TILE * 2;
         }
-        end_of_copies();
     }
 
-    template <class Work> __device__ __forceinline__ void begin(const Work& work) const {
-        for (u32 i = 0; i < depth; ++i) ask(work, i, i);
+    // Starts this warp's copies of the next pair to the place at `to`.
+    template <class Work> __device__ __forceinline__ void ask(Work& work, u8* to) const {
+        const Two two = work.next();
+        if (two.first.weights) copy(two.first, to);
+        if (two.second.weights) copy(two.second, to + tile_bytes());
+    }
+
+    template <class Work> __device__ __forceinline__ void begin(Work& work) const {
+        u8* to = staged;
+        for (u32 i = 0; i < depth; ++i, to += 2 * tile_bytes()) {
+            if (2 * i < count) ask(work, to);
+            end_of_copies();
+        }
     }
 
     // Copies pair `pair` into a place when all warps are done with it for the `round`-th time; by one thread.
@@ -315,7 +326,7 @@ template <bool LONG> struct Tiles {
         const Two two = work.two(pair);
         const bool both = 2 * pair + 1 < count;
         const u32 weights = groups * GROUP_BYTES, scales = groups * TILE * 2;
-        u8* to = staged + 2 * place * groups * STAGED_GROUP;
+        u8* to = staged + 2 * place * tile_bytes();
         arrival_wait(arrivals + MAX_DEPTH + place, round & 1);
         arrival_expect(arrivals + place, (weights + scales) * (both ? 2 : 1));
         copy_bulk(to, two.first.weights, weights, arrivals + place);
@@ -327,35 +338,42 @@ template <bool LONG> struct Tiles {
 
     // `row` is in padded runs, a warp's own groups of it are there.
     template <bool ALL, class Work> __device__ __forceinline__ void run(Work& work, const float* row) const {
-        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, c = threadIdx.x % RUNS, batch = min((count + 1) / 2, BATCH);
-        u32 place = 0, round = 0, place_before = 0, round_before = 0, duty = 0;
-        for (u32 first = 0, half = 0; 2 * first < count; first += batch, half ^= 1) {
-            const u32 here = min(count - 2 * first, 2 * batch);
+        const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, c = lane % RUNS, batch = min((count + 1) / 2, BATCH);
+        const u32 further = groups * STAGED_GROUP, end = depth * 2 * further;
+        // In a place, and in a pair's sums, of this warp's first group: this lane's weights, the scale and the sum that it ends with.
+        const u32 end_row = lane / 2 % 2 * 8 + lane / RUNS, own_weights = warp * GROUP_BYTES + 16 * lane;
+        const u32 own_scale = lane % 2 * further + groups * GROUP_BYTES + warp * TILE * 2 + 2 * end_row, own_sum = (lane % 2 * groups + warp) * TILE + end_row;
+        const u32 own_x = (warp * RUNS + c) * RUN_WORDS;
+        u32 at = 0, place = 0, round = 0, place_before = 0, round_before = 0, duty = 0, pair = 0;
+        for (u32 half = 0; 2 * pair < count; half ^= 1) {
+            const u32 first = 2 * pair, here = min(count - first, 2 * batch);
             float2* sums = part + half * batch * 2 * groups * TILE;
-            for (u32 i = 0; i < here; i += 2) {
-                const u32 pair = first + i / 2;
+            for (u32 i = 0; i < here; i += 2, ++pair) {
                 if (REFILLED && round > 0) {
                     arrival_wait(arrivals + place, (round - 1) & 1);
                 } else {
                     wait_for_copies_but(depth - 1);
                     __syncwarp();
                 }
-                for (u32 g = warp; g < groups; g += warps) {
-                    const float* x = row + (g * RUNS + c) * RUN_WORDS;
-                    const int n = int(cols - g * GROUP) - int(c * RUN);
-                    const u8* one = staged + 2 * place * groups * STAGED_GROUP + g * GROUP_BYTES;
-                    const u8* other = one + groups * STAGED_GROUP;
-                    const u32 scales = groups * GROUP_BYTES - g * (GROUP_BYTES - TILE * 2);
-                    float2* to = sums + (i * groups + g) * TILE;
-                    if (i + 1 < here)
-                        group_sums<ALL, 2>({one, other}, {one + scales, other + scales}, x, n, {to, to + groups * TILE});
-                    else
-                        group_sums<ALL, 1>({one}, {one + scales}, x, n, {to});
+                if (i + 1 < here) {
+                    for (u32 on = 0; warp + on < groups; on += warps) {
+                        float acc[4];
+                        group_chains<ALL, 2>(staged + at + own_weights + on * GROUP_BYTES, further, row + own_x + on * RUNS * RUN_WORDS,
+                                             int(cols - (warp + on) * GROUP) - int(c * RUN), acc);
+                        end_group(acc, staged + at + own_scale + on * TILE * 2, sums + i * groups * TILE + own_sum + on * TILE);
+                    }
+                } else {
+                    const u32 row_of_one = lane % 2 * 8 + lane / RUNS;
+                    for (u32 g = warp; g < groups; g += warps) {
+                        float acc[2];
+                        group_chains<ALL, 1>(staged + at + g * GROUP_BYTES + 16 * lane, 0, row + (g * RUNS + c) * RUN_WORDS, int(cols - g * GROUP) - int(c * RUN), acc);
+                        end_group(acc, staged + at + groups * GROUP_BYTES + g * TILE * 2 + 2 * row_of_one, sums + (i * groups + g) * TILE + row_of_one);
+                    }
                 }
-                __syncwarp();
                 if constexpr (REFILLED) {
+                    __syncwarp();
                     if (round == 0) end_of_copies();
-                    if (threadIdx.x % 32 == 0) {
+                    if (lane == 0) {
                         arrival_signal(arrivals + MAX_DEPTH + place);
                         // One warp after the other fills the place of the pair before, with which the others are done or soon will be.
                         if (warp == duty && pair > 0 && 2 * (pair - 1 + depth) < count) refill(work, pair - 1 + depth, place_before, round_before);
@@ -364,13 +382,18 @@ template <bool LONG> struct Tiles {
                     if (++duty == warps) duty = 0;
                     place_before = place, round_before = round;
                 } else {
-                    ask(work, pair + depth, place);
+                    if (2 * (pair + depth) < count) {
+                        __syncwarp();
+                        ask(work, staged + at);
+                    }
+                    end_of_copies();
                 }
-                if (++place == depth) place = 0, ++round;
+                at += 2 * further, ++place;
+                if (at == end) at = place = 0, ++round;
             }
             __syncthreads();
             const u32 own = threadIdx.x / TILE, r = threadIdx.x % TILE;
-            if (own < 2 * batch) work.total(2 * first + own, r, own < here ? scaled_total(sums + own * groups * TILE + r, groups) : 0.0f);
+            if (own < 2 * batch) work.total(first + own, r, own < here ? scaled_total(sums + own * groups * TILE + r, groups) : 0.0f);
         }
     }
 };

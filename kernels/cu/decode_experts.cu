@@ -13,6 +13,7 @@ struct Experts {
     u64 first_bias, second_bias;  // f32; 0 for none
     u32 rows, cols;
     u32 stages;            // pairs of tiles, gate and up, that are copied ahead
+    u32 slots_on, tiles_on;  // gridDim.x % slots, gridDim.x / slots: from a block's pair to its next
     const float* x;        // [cols], or [slots, cols]
     const float* weights;  // [slots]
     float factor;
@@ -27,16 +28,20 @@ __device__ __forceinline__ float with_bias(float total, const u8* expert, u64 of
 // Gate and up tiles of a block in turn, of every gridDim.x-th (tile, slot).
 struct GatesAndUps {
     const Experts& work;
-    const u8* const* at;  // of each slot's expert; null where it is not there
-    u32 slot, row;        // that this thread takes first
+    const u8* const* at;       // of each slot's expert; null where it is not there
+    u32 next_slot, next_tile;  // of the next pair
+    u32 slot, row;             // that this thread takes first
 
-    __device__ __forceinline__ Two two(u32 pair) const {
-        const u32 item = blockIdx.x + pair * gridDim.x, tile = item / work.slots;
-        const u8* from = at[item - tile * work.slots];
+    __device__ __forceinline__ Two next() {
+        const u32 groups = (work.cols + GROUP - 1) / GROUP, tiles = (work.rows + TILE - 1) / TILE;
+        const u8* from = at[next_slot];
+        const u8* gate = from + work.first + u64(next_tile) * (groups * GROUP_BYTES);
+        const u8* scales = from + work.first + u64(tiles) * (groups * GROUP_BYTES) + u64(next_tile) * (groups * TILE * 2);
+        next_slot += work.slots_on, next_tile += work.tiles_on;
+        if (next_slot >= work.slots) next_slot -= work.slots, ++next_tile;
         if (!from) return {{nullptr, nullptr}, {nullptr, nullptr}};
-        const Unit gate = unit_of<INT4>(from + work.first, work.rows, work.cols, tile);
         const u64 further = work.second - work.first;
-        return {gate, {gate.weights + further, gate.scales + further}};
+        return {{gate, scales}, {gate + further, scales + further}};
     }
 
     // Where row r of tile i is.
@@ -79,7 +84,7 @@ template <bool ALL> __device__ __forceinline__ void gate_up(const Experts& work,
     float2* part = carve.take<float2>((most > batch ? 2 : 1) * batch * 2 * groups * TILE);
     const u8** at = carve.take<const u8*>(MAX_SLOTS);
     const Tiles<false> tiles = {work.cols, groups, count, work.stages, carve.take<u8>(work.stages * 2 * groups * STAGED_GROUP), part, nullptr};
-    GatesAndUps gates_and_ups = {work, at, 0, 0};
+    GatesAndUps gates_and_ups = {work, at, blockIdx.x % work.slots, blockIdx.x / work.slots, 0, 0};
     gates_and_ups.find(threadIdx.x / TILE, threadIdx.x % TILE);
     // The kernel before may write the table: this only brings its lines nearer.
     if (16 * threadIdx.x < work.experts && blockIdx.x == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(work.table + 16 * threadIdx.x));
@@ -103,7 +108,7 @@ template <bool ALL> __device__ __forceinline__ void down(const Experts& work, St
     __shared__ const u8* at[MAX_SLOTS];
     __shared__ float shares[MAX_SLOTS];
     const u32 groups = (work.cols + GROUP - 1) / GROUP, warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32, c = lane % RUNS;
-    const u32 tile = blockIdx.x, items = work.slots * groups;
+    const u32 tile = blockIdx.x, items = work.slots * groups, end_row = lane % 2 * 8 + lane / RUNS;
     Carve carve{shared};
     float* rows = carve.take<float>(items * RUNS * RUN_WORDS);
     float2* part = carve.take<float2>(items * TILE);
@@ -145,8 +150,9 @@ template <bool ALL> __device__ __forceinline__ void down(const Experts& work, St
         if (is_answer(u64(at[item / groups]))) continue;
         const u8* from = staged + item * STAGED_GROUP;
         const float* x = rows + (item * RUNS + c) * RUN_WORDS;
-        const int n = int(work.cols - g * GROUP) - int(c * RUN);
-        group_sums<ALL, 1>({from}, {from + GROUP_BYTES}, x, n, {part + item * TILE});
+        float acc[2];
+        group_chains<ALL, 1>(from + 16 * lane, 0, x, int(work.cols - g * GROUP) - int(c * RUN), acc);
+        end_group(acc, from + GROUP_BYTES + 2 * end_row, part + item * TILE + end_row);
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < work.slots * TILE; i += blockDim.x) {

@@ -28,7 +28,8 @@ struct Project {
 // The tiles of a block, every gridDim.x-th.
 template <bool ADD> struct Products {
     const Project& form;
-    float* to;  // the output that this thread takes first, or null
+    u32 next_tile;  // of the next pair, the first
+    float* to;      // the output that this thread takes first, or null
     const float* bias;
     float before;
 
@@ -48,6 +49,12 @@ template <bool ADD> struct Products {
     }
 
     __device__ __forceinline__ Two two(u32 pair) const { return {unit(tile(2 * pair)), unit(tile(2 * pair + 1))}; }
+
+    __device__ __forceinline__ Two next() {
+        const u32 first = next_tile;
+        next_tile += 2 * gridDim.x;
+        return {unit(first), unit(first + gridDim.x)};
+    }
 
     // Where row r of tile i goes.
     __device__ __forceinline__ void find(u32 i, u32 r) {
@@ -90,7 +97,7 @@ template <bool NORM, bool ADD, bool LONG, bool ALL> __device__ __forceinline__ v
     float2* part = carve.take<float2>((pairs > batch ? 2 : 1) * batch * 2 * groups * TILE);
     u64* arrivals = carve.take<u64>(LONG ? 2 * MAX_DEPTH : 0);
     const Tiles<LONG> tiles = {form.cols, groups, count, form.stages, carve.take<u8>(form.stages * 2 * groups * STAGED_GROUP), part, arrivals};
-    Products<ADD> work = {form, nullptr, nullptr, 0.0f};
+    Products<ADD> work = {form, blockIdx.x, nullptr, nullptr, 0.0f};
     if (LONG) {
         if (threadIdx.x == 0) tiles.init();
         __syncthreads();

@@ -143,31 +143,10 @@ impl Team {
 
     /// How long these experts of a layer take, asked for from here with an input of zeros. Nothing that may ask is under way.
     pub(super) fn time(&mut self, layer: usize, experts: &[u32]) -> Result<Duration, DeviceError> {
-        let shared = &*self.shared;
         self.watch();
-        let request = shared.memory.start().cast::<TeamRequest>();
-        let sequence = self.sequence().wrapping_add(1);
-        let count = experts.len().min(MAX_FETCHED);
-        // SAFETY: the request is the device's, which does not ask now, and the threads read it only after its number has changed.
-        unsafe {
-            (&raw mut (*request).layer).write(layer as u32);
-            (&raw mut (*request).count).write(count as u32);
-            (&raw mut (*request).ids).cast::<u32>().copy_from_nonoverlapping(experts.as_ptr(), count);
-        }
-        let start = Instant::now();
-        shared.request().sequence.store(sequence, Ordering::Release);
-        while shared.answer().sequence.load(Ordering::Acquire) != sequence {
-            if start.elapsed() > PATIENCE {
-                return Err(DeviceError::HostSilent { layer });
-            }
-            spin_loop();
-        }
-        let elapsed = start.elapsed();
+        let taken = self.shared.ask(layer, experts);
         self.rest();
-        match shared.answer().fault.load(Ordering::Relaxed) {
-            0 => Ok(elapsed),
-            _ => Err(DeviceError::HostSilent { layer }),
-        }
+        taken
     }
 }
 
@@ -183,6 +162,32 @@ impl Drop for Team {
 }
 
 impl Shared {
+    /// As a kernel asks.
+    fn ask(&self, layer: usize, experts: &[u32]) -> Result<Duration, DeviceError> {
+        let request = self.memory.start().cast::<TeamRequest>();
+        let sequence = self.request().sequence.load(Ordering::Acquire).wrapping_add(1);
+        let count = experts.len().min(MAX_FETCHED);
+        // SAFETY: the request is the device's, which does not ask now, and the threads read it only after its number has changed.
+        unsafe {
+            (&raw mut (*request).layer).write(layer as u32);
+            (&raw mut (*request).count).write(count as u32);
+            (&raw mut (*request).ids).cast::<u32>().copy_from_nonoverlapping(experts.as_ptr(), count);
+        }
+        let start = Instant::now();
+        self.request().sequence.store(sequence, Ordering::Release);
+        while self.answer().sequence.load(Ordering::Acquire) != sequence {
+            if start.elapsed() > PATIENCE {
+                return Err(DeviceError::HostSilent { layer });
+            }
+            spin_loop();
+        }
+        let elapsed = start.elapsed();
+        match self.answer().fault.load(Ordering::Relaxed) {
+            0 => Ok(elapsed),
+            _ => Err(DeviceError::HostSilent { layer }),
+        }
+    }
+
     fn request(&self) -> &TeamRequest {
         // SAFETY: memory of at least that size and its alignment; no part of it but the atomic number is written while it is read.
         unsafe { &*self.memory.start().cast::<TeamRequest>() }

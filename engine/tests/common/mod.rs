@@ -51,7 +51,9 @@ impl Model {
             head: Encoding::Bf16,
             kv,
         };
-        EngineOptions { max_chunk: 64, min_chunk: 8, margin_bytes: 0, ..EngineOptions::new(precision, context_tokens) }
+        let defaults = EngineOptions::new(precision, context_tokens);
+        // Few threads, so that trials may run side by side, and a number that divides no number of tiles.
+        EngineOptions { max_chunk: 64, min_chunk: 8, margin_bytes: 0, host_threads: 3, ..defaults }
     }
 
     pub fn plan(&self, options: &EngineOptions) -> MemoryPlan {

@@ -73,6 +73,7 @@ impl Config {
                 heatmap: None,
                 max_promotions_per_token: 0,
                 max_resident_share: 1.0,
+                host_threads: None,
             },
             benchmark: Benchmark { max_prompt_tokens: context_tokens },
             link: Some(Link { bandwidth_gb_s: 1.0, latency_us: 0.0 }),
@@ -206,6 +207,10 @@ pub struct Residency {
     /// Largest share of the experts that may be resident, 0 to 1, whatever the budget allows.
     #[serde(default = "everything")]
     pub max_resident_share: f64,
+    /// Most threads of the host that compute cold experts for a GPU, where that is measured to be faster; 0 for none. All processors but one
+    /// where this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_threads: Option<usize>,
 }
 
 fn everything() -> f64 {

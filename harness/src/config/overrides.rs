@@ -70,6 +70,9 @@ pub struct ConfigFlags {
     /// Largest share of the experts on the device, 0 to 1, whatever room there is
     #[arg(long, value_name = "SHARE")]
     max_resident_share: Option<f64>,
+    /// Most threads of the host that compute cold experts for a GPU, where that is faster; 0 for none
+    #[arg(long, value_name = "N")]
+    host_threads: Option<usize>,
 }
 
 /// A share that slows a kernel down and does not stop it.
@@ -118,6 +121,7 @@ impl ConfigArgs {
             ("--policy", flags.policy.map(|policy| policy.name().to_owned())),
             ("--max-promotions-per-token", flags.max_promotions_per_token.map(|most| most.to_string())),
             ("--max-resident-share", flags.max_resident_share.map(|share| share.to_string())),
+            ("--host-threads", flags.host_threads.map(|threads| threads.to_string())),
             ("--planted-slowdown", flags.planted_slowdown.map(|share| share.to_string())),
         ];
         let mut args = vec![OsString::from(&self.name)];
@@ -162,6 +166,7 @@ impl ConfigFlags {
         replace(&mut config.residency.max_promotions_per_token, self.max_promotions_per_token);
         config.planted_slowdown = self.planted_slowdown.or(config.planted_slowdown);
         replace(&mut config.residency.max_resident_share, self.max_resident_share);
+        config.residency.host_threads = self.host_threads.or(config.residency.host_threads);
         if self.no_heatmap {
             config.residency.heatmap = None;
         }

@@ -172,9 +172,12 @@ pub fn sha256(hex: &str) -> anyhow::Result<Sha256> {
 fn residency(loaded: &LoadedConfig) -> String {
     let residency = &loaded.config.residency;
     let name = crate::runtime::start::engine_options(&loaded.config).policy.name();
+    let host = residency.host_threads.map(|threads| format!(", at most {threads} threads of the host"));
     format!(
-        "{name}, at most {} promotions a token, at most {} of the experts",
-        residency.max_promotions_per_token, residency.max_resident_share
+        "{name}, at most {} promotions a token, at most {} of the experts{}",
+        residency.max_promotions_per_token,
+        residency.max_resident_share,
+        host.unwrap_or_default()
     )
 }
 

@@ -328,6 +328,7 @@ pub fn engine_options(config: &Config) -> EngineOptions {
             KvFormat::Int4 => assay_kernels::KvFormat::Int4,
         },
     };
+    let defaults = EngineOptions::new(precision, config.context.tokens);
     EngineOptions {
         device: match config.device {
             DeviceChoice::Host => DeviceKind::Host,
@@ -347,7 +348,8 @@ pub fn engine_options(config: &Config) -> EngineOptions {
         },
         promotions_per_token: config.residency.max_promotions_per_token,
         max_resident_share: config.residency.max_resident_share,
-        ..EngineOptions::new(precision, config.context.tokens)
+        host_threads: config.residency.host_threads.unwrap_or(defaults.host_threads),
+        ..defaults
     }
 }
 

@@ -2,7 +2,7 @@
 
 use assay_kernels::cuda::decode::{AttendForm, HeadNorms, Projected, Rope, RoutedExperts, route_workspace_bytes};
 use assay_kernels::cuda::{DeviceMatrix, DeviceSlice, Fault, attention_workspace_bytes};
-use assay_kernels::layout::{MatrixFormat, matrix_bytes};
+use assay_kernels::layout::{MatrixFormat, matrix_bytes, pack_bf16};
 use assay_kernels::{
     Activation, AttentionForm, GateUp, KvFormat, KvLayout, Matrix, Projection, Routing, Scoring, twin,
 };
@@ -41,6 +41,12 @@ pub(crate) fn cases() -> Vec<Case> {
         }
     }
     case("decode::route reports a NaN".into(), Box::new(route_nan));
+    for top_k in [1, 8, 31, 32] {
+        case(
+            format!("decode::route {top_k} of many that are nearly equal"),
+            Box::new(move |device| near_ties(device, top_k)),
+        );
+    }
     for (activation, biases) in [(Activation::SwiGlu, false), (CLAMPED, true)] {
         for sizes in [
             [8, 128, 2048, 768],
@@ -192,6 +198,38 @@ fn route(
         same("fault", &[device.cuda.take_fault()], &[None])?;
     }
     Ok(())
+}
+
+/// Logits that are equal, or different while their scores are equal: the lower index comes first.
+fn near_ties(device: &Device, top_k: usize) -> Result<(), Failed> {
+    const EXPERTS: usize = 128;
+    const COLS: usize = 4;
+    // 1 and 2^-22 times the norm's 1: logits are neighbours above 1.
+    let (x, norm) = ([1.0f32; COLS], [1.0, 2.0f32.powi(-22), 0.0, 0.0]);
+    let values: Vec<f32> = (0..EXPERTS).flat_map(|e| [1.0, ((e * 5 + 3) % 7) as f32, 0.0, 0.0]).collect();
+    let mut bytes = vec![0; matrix_bytes(MatrixFormat::Bf16, EXPERTS, COLS).unwrap()];
+    pack_bf16(&values, EXPERTS, COLS, &mut bytes)?;
+    let weight = Matrix::new(MatrixFormat::Bf16, EXPERTS, COLS, &bytes)?;
+    let (mut normed, mut logits) = ([0.0; COLS], [0.0; EXPERTS]);
+    twin::rms_norm(&x, &norm, EPS, &mut normed)?;
+    twin::linear(&normed, weight, None, &mut logits)?;
+    let (mut ids, mut weights) = (vec![0; top_k], vec![0.0; top_k]);
+    let routing = routing(Scoring::Softmax);
+    twin::router_topk(&logits, None, EXPERTS, top_k, &routing, &mut ids, &mut weights)?;
+    let distinct: std::collections::BTreeSet<u32> = logits.iter().map(|logit| logit.to_bits()).collect();
+    let first = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let by_logit = (0..EXPERTS).find(|&e| logits[e] == first);
+    same("several logits", &[distinct.len() > 3], &[true])?;
+    println!("{} logits, the largest of {by_logit:?}, chosen {ids:?}", distinct.len());
+    let router = DeviceMatrix::new(MatrixFormat::Bf16, EXPERTS, COLS, device.upload(&bytes))?;
+    let scratch = device.poisoned(route_workspace_bytes(EXPERTS, COLS).unwrap());
+    let (ids_there, weights_there) = (device.poisoned(top_k), device.poisoned(top_k));
+    let (x, norm) = (device.upload(&x), (device.upload(&norm), EPS));
+    let (how, chosen, normed) = ((top_k, &routing), (ids_there, weights_there), device.poisoned(COLS));
+    launched(device.cuda.norm_route(device.stream, x, norm, normed, (router, None), None, how, scratch, chosen)?)?;
+    same("ids", &device.download(ids_there), &ids)?;
+    same_bits("weights", &device.download(weights_there), &weights)?;
+    same("fault", &[device.cuda.take_fault()], &[None])
 }
 
 fn route_nan(device: &Device) -> Result<(), Failed> {

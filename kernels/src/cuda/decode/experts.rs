@@ -24,6 +24,8 @@ struct ExpertsArgument {
     rows: u32,
     cols: u32,
     stages: u32,
+    slots_on: u32,
+    tiles_on: u32,
     x: u64,
     weights: u64,
     factor: f32,
@@ -76,6 +78,8 @@ impl Cuda {
         argument.biases = [gate_bias, up_bias];
         argument.form = activation.into();
         argument.stages = stages;
+        argument.slots_on = size(KERNEL, blocks % slots)?;
+        argument.tiles_on = size(KERNEL, blocks / slots)?;
         let grid = Grid::new((size(KERNEL, blocks)?, 1, 1), threads(groups)).shared(bytes);
         self.launch_experts(stream, of_columns(cols, KERNEL, "token_gate_up_part"), grid, argument)
     }
@@ -157,6 +161,8 @@ fn argument(
         rows: size(kernel, rows)?,
         cols: size(kernel, cols)?,
         stages: 0,
+        slots_on: 0,
+        tiles_on: 0,
         x: x.address(),
         weights: 0,
         factor: 0.0,
