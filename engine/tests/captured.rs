@@ -7,10 +7,11 @@ mod common;
 #[path = "common/script.rs"]
 mod script;
 
+use assay_engine::device::Device;
 use assay_engine::device::host::{HostDevice, HostOptions};
 use assay_engine::engine::ColdPath;
 use assay_engine::residency::{LayerHits, ResidencyCounters};
-use assay_engine::{Engine, EngineOptions};
+use assay_engine::{Engine, EngineError, EngineOptions};
 use assay_kernels::KvFormat;
 use capturing::Capturing;
 use common::{INT4, Model, fixture, poisoned};
@@ -26,11 +27,14 @@ fn captured(model: &Model, budget: Option<u64>) -> Engine<Capturing> {
 }
 
 fn with(model: &Model, budget: Option<u64>, options: EngineOptions) -> Engine<Capturing> {
+    try_with(model, budget, options).unwrap()
+}
+
+fn try_with(model: &Model, budget: Option<u64>, options: EngineOptions) -> Result<Engine<Capturing>, EngineError> {
     // What a captured token exchanges with the host is no part of a host device's plan.
     let budget = budget.unwrap_or(model.plan(&options).resident_budget(options.max_chunk)) + (1 << 20);
     let device = Capturing::new(HostDevice::new(budget, HostOptions::default()).unwrap());
     Engine::load(device, &model.folder.checkpoint, model.folder.spec.clone(), model.bank.clone(), None, options)
-        .unwrap()
 }
 
 #[test]
@@ -202,6 +206,55 @@ fn families_with_a_token_that_overflows_have_the_same_answers() {
                 });
                 assert_eq!(found, expected, "{name}, more {more}, {script:?}");
             }
+        }
+    }
+}
+
+/// 60 tokens, and the bits of the logits after them.
+fn answered<D: Device>(engine: &mut Engine<D>) -> (Vec<u32>, Vec<u32>) {
+    let mut tokens = vec![engine.prefill(&VOCABULARY.prompt(20, 20)).unwrap()];
+    (0..60).for_each(|i| tokens.push(engine.decode(tokens[i]).unwrap()));
+    (tokens, engine.last_logits().unwrap().into_iter().map(f32::to_bits).collect())
+}
+
+#[test]
+fn what_the_host_computes_is_half_of_what_is_cold_and_changes_no_bit() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let options = EngineOptions { cold_path: Some(ColdPath::WithHost), ..model.options(KvFormat::Bf16, CONTEXT) };
+    let plan = model.plan(&options);
+    let half = (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2;
+    let expected = answered(&mut model.resident(model.options(KvFormat::Bf16, CONTEXT)));
+    for (budget, computes) in [(Some(half), true), (None, false)] {
+        let mut engine = with(&model, budget, options.clone());
+        let (counters, before) = (engine.take_counters(), engine.link().by_host);
+        assert_eq!(counters, ResidencyCounters::default());
+        assert_eq!(answered(&mut engine), expected);
+        let (misses, by_host) = (engine.take_counters().misses, engine.link().by_host - before);
+        // Rounded up in each layer.
+        assert_eq!((misses > 0, by_host > 0), (computes, computes));
+        assert!(2 * by_host >= misses && by_host <= misses, "{by_host} of {misses}");
+    }
+    let refused = try_with(&model, Some(half), EngineOptions { host_threads: 0, ..options });
+    let error = refused.map(|_| ()).unwrap_err().to_string();
+    assert_eq!(error, "cold_path is with_host, expected another on this device");
+}
+
+#[test]
+fn a_team_is_hired_only_where_something_is_cold_and_kept_only_where_it_pays() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let options = EngineOptions { cold_path: None, ..model.options(KvFormat::Bf16, CONTEXT) };
+    let plan = model.plan(&options);
+    let half = (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2;
+    for (budget, threads) in [(Some(half), 3), (Some(half), 0), (None, 3)] {
+        let mut engine = with(&model, budget, EngineOptions { host_threads: threads, ..options.clone() });
+        let hired = engine.device_mut().team.is_some();
+        assert_eq!((hired, engine.sharing().is_some()), (hired, hired));
+        assert_eq!(hired, engine.cold_path() == ColdPath::WithHost);
+        assert!(!hired || (budget.is_some() && threads > 0));
+        if let Some(sharing) = engine.sharing() {
+            assert!(sharing.token < sharing.without);
+            assert_eq!(sharing.by_host.len(), sharing.host.len() + 1);
+            assert!(sharing.by_host.iter().enumerate().all(|(cold, &host)| host as usize <= cold));
         }
     }
 }

@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use assay_engine::bank::HostBank;
 use assay_engine::device::host::HostDevice;
-use assay_engine::device::kernel::EXPERT_ABSENT;
+use assay_engine::device::kernel::{EXPERT_ABSENT, TeamWork};
 use assay_engine::device::{
     Buffer, Device, DeviceError, DeviceKind, DownloadId, Event, GraphId, Kernel, Launch, LinkCounters, Span, Stream,
     Upload,
@@ -33,6 +34,9 @@ pub struct Capturing {
     pub replays: usize,
     /// Replays that find a NaN, counted from 1.
     pub faults_at: BTreeSet<usize>,
+    /// What the host's threads were hired for. They compute nothing: what is theirs is copied too, and counted apart.
+    pub team: Option<TeamWork>,
+    by_host: u64,
 }
 
 impl Capturing {
@@ -52,6 +56,8 @@ impl Capturing {
             log,
             replays: 0,
             faults_at,
+            team: None,
+            by_host: 0,
         }
     }
 
@@ -66,12 +72,19 @@ impl Capturing {
     }
 
     fn run(&mut self, kernel: Kernel, how: Launch) -> Result<(), DeviceError> {
-        let Kernel::FetchExperts { ids, resident, bank_start, expert_bytes, landing, table, .. } = kernel else {
+        let Kernel::FetchExperts { ids, resident, bank_start, expert_bytes, landing, table, team } = kernel else {
             return self.inner.launch(kernel, how);
         };
         let (ids, resident, landing) = (self.read(ids)?, self.read(resident)?, self.read(landing)?);
         let (bank, mut landing, mut addresses) = (self.bank.clone().unwrap(), landing.into_iter(), resident.clone());
-        for id in ids.into_iter().map(|id| id as usize).filter(|&id| resident[id] == EXPERT_ABSENT) {
+        let cold: Vec<usize> =
+            ids.into_iter().map(|id| id as usize).filter(|&id| resident[id] == EXPERT_ABSENT).collect();
+        if let Some(share) = team {
+            let work = self.team.as_ref().expect("a team that was hired");
+            assert_eq!((work.layers[share.layer].bank_start, work.expert.bytes), (bank_start, expert_bytes));
+            self.by_host += u64::from(self.read(share.by_host)?[cold.len()]);
+        }
+        for id in cold {
             addresses[id] = landing.next().unwrap();
             let start = bank_start + id * expert_bytes;
             self.inner.copy_from_bank(&bank, start..start + expert_bytes, Span::new(addresses[id], expert_bytes))?;
@@ -136,6 +149,18 @@ impl Device for Capturing {
     fn fetches(&self) -> bool {
         true
     }
+    fn hire(&mut self, work: TeamWork) -> Result<bool, DeviceError> {
+        self.team = (work.threads > 0).then_some(work);
+        Ok(self.team.is_some())
+    }
+    fn dismiss(&mut self) {
+        self.team = None;
+    }
+    fn time_team(&mut self, layer: usize, experts: &[u32]) -> Result<Duration, DeviceError> {
+        let work = self.team.as_ref().expect("a team that was hired");
+        assert!(layer < work.layers.len() && experts.iter().all(|&expert| (expert as usize) < work.num_experts));
+        Ok(Duration::from_nanos(experts.len() as u64))
+    }
     fn begin_capture(&mut self) -> Result<(), DeviceError> {
         self.capturing = true;
         Ok(())
@@ -191,6 +216,6 @@ impl Device for Capturing {
         self.inner.abandon();
     }
     fn link(&self) -> LinkCounters {
-        self.inner.link()
+        LinkCounters { by_host: self.by_host, ..self.inner.link() }
     }
 }

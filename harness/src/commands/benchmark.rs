@@ -400,5 +400,8 @@ fn memory_table(low_water: &std::collections::BTreeMap<String, u64>) -> Table {
 
 fn hcs_line(hcs: &Hcs) -> String {
     let rate = hcs.hit_rate.map_or("no routes".to_owned(), |rate| format!("{:.1} % hits", rate * 100.0));
-    format!("experts resident in decode: {} of {} ({rate}, {} bytes cold)", hcs.resident, hcs.total, hcs.cold_bytes)
+    format!(
+        "experts resident in decode: {} of {} ({rate}, {} bytes over the link)",
+        hcs.resident, hcs.total, hcs.cold_bytes
+    )
 }
