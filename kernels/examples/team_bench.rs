@@ -63,9 +63,11 @@ fn run(bank: &[u8], layout: &ExpertLayout, threads: usize, count: usize, kind: K
             let start = first % EXPERTS * layout.bytes;
             let all = &bank[start..(start + count * layout.bytes).min(bank.len())];
             let part = &all[all.len() * index / threads / 64 * 64..all.len() * (index + 1) / threads / 64 * 64];
+            // SAFETY: any bytes are such words.
             let (_, words, _) = unsafe { part.align_to::<[u64; 8]>() };
             black_box(words.iter().fold([0u64; 8], |a, b| std::array::from_fn(|i| a[i] ^ b[i])));
         } else {
+            // SAFETY: room for `count` experts, of which members write different parts.
             unsafe { member.gate_up(&x, &views, Activation::SwiGlu, NonNull::new(act_at as *mut f32).unwrap()) };
         }
         half.fetch_add(1, Ordering::AcqRel);
@@ -73,7 +75,9 @@ fn run(bank: &[u8], layout: &ExpertLayout, threads: usize, count: usize, kind: K
             spin_loop();
         }
         if kind != Kind::Read {
+            // SAFETY: every member has written its part, and none writes before all have read it.
             let act = unsafe { std::slice::from_raw_parts(act_at as *const f32, count * INNER) };
+            // SAFETY: as for gate and up.
             unsafe { member.down(act, &views, NonNull::new(out_at as *mut f32).unwrap()) };
         }
         ended.fetch_add(1, Ordering::AcqRel);

@@ -104,6 +104,7 @@ impl Cuda {
     /// # Safety
     /// `bank` is mapped host memory of that size; the addresses in `landing` are device memory of `expert_bytes` each; those of the team are of mapped
     /// host memory.
+    #[allow(clippy::too_many_arguments)]
     pub unsafe fn fetch(
         &self,
         stream: Stream,
