@@ -258,3 +258,23 @@ fn a_team_is_hired_only_where_something_is_cold_and_kept_only_where_it_pays() {
         }
     }
 }
+
+#[test]
+fn a_silent_host_is_said_once_and_done_without() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let options = EngineOptions { cold_path: Some(ColdPath::WithHost), ..model.options(KvFormat::Bf16, CONTEXT) };
+    let plan = model.plan(&options);
+    let half = (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2;
+    let expected = answered(&mut model.resident(model.options(KvFormat::Bf16, CONTEXT)));
+    let mut engine = with(&model, Some(half), options);
+    let first = engine.prefill(&VOCABULARY.prompt(20, 20)).unwrap();
+    engine.device_mut().silent = true;
+    let error = engine.decode(first).unwrap_err().to_string();
+    assert!(error.contains("the host's threads have not computed the experts of MoE layer 0"), "{error}");
+    assert_eq!((engine.cold_path(), engine.device_mut().team.is_some()), (ColdPath::Multiprocessors, false));
+    assert_eq!(engine.decode(first).unwrap(), expected.0[1]);
+    engine.reset();
+    let by_host = engine.link().by_host;
+    assert_eq!(answered(&mut engine), expected);
+    assert_eq!(engine.link().by_host, by_host);
+}

@@ -35,13 +35,14 @@ struct Answer {
 struct Team {
     Request* request;
     const Answer* answer;
-    u32* sequence;       // of the last request
+    u32* sequence;       // of the last request, or SILENT
     const u32* by_host;  // [slots + 1]: of so many cold experts of a layer, how many the host computes
     const float* x;      // [hidden]
     float* out;          // [slots, hidden]: afterwards what the host's experts give
     u32 layer, hidden;
 };
 
+constexpr u32 SILENT = ~0u;  // in the place of the last request's number: the host has not answered it, and is not asked again
 constexpr u64 PATIENCE_NS = 20ull * 1000 * 1000 * 1000;
 
 __device__ __forceinline__ u32 load_acquire(const u32* from) {
@@ -65,15 +66,17 @@ __device__ __forceinline__ void ask_host(const Team& team, const u32* ids, u32 c
     if (threadIdx.x < count) team.request->ids[threadIdx.x] = ids[threadIdx.x];
     __syncthreads();
     if (threadIdx.x == 0) {
-        const u32 sequence = *team.sequence + 1;
-        *team.sequence = sequence;
-        team.request->layer = team.layer;
-        team.request->count = count;
-        __threadfence_system();
-        store_release(&team.request->sequence, sequence);
-        const u64 start = nanoseconds();
+        const u32 last = *team.sequence, sequence = last + 1;
         bool there = false;
-        while (!there && nanoseconds() - start < PATIENCE_NS) there = load_acquire(&team.answer->sequence) == sequence;
+        if (last != SILENT) {
+            team.request->layer = team.layer;
+            team.request->count = count;
+            __threadfence_system();
+            store_release(&team.request->sequence, sequence);
+            const u64 start = nanoseconds();
+            while (!there && nanoseconds() - start < PATIENCE_NS) there = load_acquire(&team.answer->sequence) == sequence;
+            *team.sequence = there ? sequence : SILENT;
+        }
         answered = there && *(const volatile u32*)&team.answer->fault == 0;
         if (!answered) report(status, STATUS_HOST_SILENT, team.layer);
     }

@@ -244,13 +244,16 @@ pub enum DeviceError {
         index: u32,
     },
     /// The host's threads have not computed what a captured token asked for.
-    #[error("the host's threads have not computed the experts of MoE layer {layer} that a token needed")]
+    #[error(
+        "the host's threads have not computed the experts of MoE layer {layer} that a token needed; from here on experts are copied without \
+         them"
+    )]
     HostSilent {
         /// Among the layers that have experts.
         layer: usize,
     },
     /// The system refused a thread.
-    #[error("cannot start a thread for experts on the host: {reason}")]
+    #[error("cannot start a thread for experts on the host (--host-threads 0 does without): {reason}")]
     Thread {
         /// The system's words.
         reason: String,

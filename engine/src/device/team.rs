@@ -219,9 +219,9 @@ impl Shared {
             seen = sequence;
             served += 1;
             let all = served * self.work.threads as u64;
-            let whole = self.compute(member, all, &mut experts);
+            let Some(whole) = self.compute(member, all, &mut experts) else { return };
             if self.end(1) == all {
-                self.computed.fetch_add(experts.len() as u64, Ordering::Relaxed);
+                self.computed.fetch_add(if whole { experts.len() as u64 } else { 0 }, Ordering::Relaxed);
                 self.answer().fault.store(u32::from(!whole), Ordering::Relaxed);
                 self.answer().sequence.store(sequence, Ordering::Release);
             }
@@ -232,12 +232,12 @@ impl Shared {
     fn next_request(&self, seen: u32) -> Option<u32> {
         let mut quiet_since = None;
         loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
             let sequence = self.request().sequence.load(Ordering::Acquire);
             if sequence != seen {
                 return Some(sequence);
-            }
-            if self.stop.load(Ordering::Relaxed) {
-                return None;
             }
             if self.busy.load(Ordering::Relaxed) {
                 quiet_since = None;
@@ -263,8 +263,9 @@ impl Shared {
         self.ended[part].0.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// This member's part of both halves; between them it waits until gate and up have ended `all` times. Whether every expert was there.
-    fn compute<'a>(&'a self, member: Member, all: u64, experts: &mut Vec<TeamExpert<'a>>) -> bool {
+    /// This member's part of both halves; between them it waits until gate and up have ended `all` times. Whether
+    /// every expert was there; `None` at the end of the team.
+    fn compute<'a>(&'a self, member: Member, all: u64, experts: &mut Vec<TeamExpert<'a>>) -> Option<bool> {
         let request = self.request();
         let layer = self.work.layers.get(request.layer as usize);
         experts.clear();
@@ -277,6 +278,10 @@ impl Shared {
         }
         self.end(0);
         while self.ended[0].0.load(Ordering::Acquire) < all {
+            // Another thread may have died, or lost its step: who let the team go shall not wait for it.
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
             spin_loop();
         }
         if whole {
@@ -289,7 +294,7 @@ impl Shared {
                 member.down(act, experts, NonNull::new_unchecked(out));
             }
         }
-        whole
+        Some(whole)
     }
 
     fn act_start(&self) -> NonNull<f32> {
@@ -452,5 +457,17 @@ mod tests {
         assert!(matches!(team.time(0, &[5]), Err(DeviceError::HostSilent { layer: 0 })));
         assert!(matches!(team.time(2, &[0]), Err(DeviceError::HostSilent { layer: 2 })));
         assert_eq!(ask(&mut team, 0, &[1], &[0.5; 128]), first);
+    }
+
+    #[test]
+    fn a_team_whose_thread_is_gone_can_be_let_go() {
+        let layout = ExpertLayout::new(MatrixFormat::Int4, 128, 16, false).unwrap();
+        let team = Team::new(bank(&layout), work(layout, 2), memory).unwrap();
+        // As if a third thread had to end its part too: both wait for it.
+        team.shared.ended[0].0.fetch_sub(1, Ordering::AcqRel);
+        team.watch();
+        team.shared.request().sequence.store(1, Ordering::Release);
+        std::thread::sleep(LINGER);
+        drop(team);
     }
 }

@@ -125,6 +125,11 @@ impl Captured {
             logits_lost: None,
         }
     }
+
+    /// Graphs that ask the host are gone.
+    pub(super) fn forget_shared(&mut self) {
+        self.graphs.retain(|known| known.cold != Cold::Shared);
+    }
 }
 
 impl<D: Device> Engine<D> {

@@ -5,7 +5,7 @@ use super::layer::{Addresses, LayerPass};
 use super::low_water::Phase;
 use super::{Engine, Tokens};
 use crate::device::kernel::EXPERT_ABSENT;
-use crate::device::{Arithmetic, Device};
+use crate::device::{Arithmetic, Device, DeviceError};
 use crate::error::EngineError;
 use crate::model::spec::{FfnSpec, MoeSpec};
 use crate::residency::Recorded;
@@ -59,6 +59,9 @@ impl<D: Device> Engine<D> {
                 self.recover(Vec::new());
                 self.residency.drop_in_flight();
                 self.drop_promotions();
+                if matches!(error, EngineError::Device(DeviceError::HostSilent { .. })) {
+                    self.do_without_host();
+                }
                 self.recorded.iter_mut().for_each(Recorded::failed);
                 return Err(error);
             }

@@ -66,12 +66,29 @@ impl<D: Device> Engine<D> {
             }
             tried.push(by_host);
         }
-        match &best {
-            Some(sharing) => self.send_shares(&sharing.by_host)?,
-            None => self.device.dismiss(),
+        // Experts have been promoted meanwhile: what comes last has fewer cold ones.
+        let without = without.min(self.time_decode(ColdPath::Multiprocessors, tokens)?);
+        match best.filter(|best| best.token < without) {
+            Some(sharing) => {
+                self.send_shares(&sharing.by_host)?;
+                self.sharing = Some(Sharing { without, ..sharing });
+                Ok(true)
+            }
+            None => {
+                self.do_without_host();
+                Ok(false)
+            }
         }
-        self.sharing = best;
-        Ok(self.sharing.is_some())
+    }
+
+    /// Cold experts are copied from here on. After an error of the host's threads nothing that asks them is under way.
+    pub(super) fn do_without_host(&mut self) {
+        self.device.dismiss();
+        self.sharing = None;
+        self.cold_path = ColdPath::Multiprocessors;
+        if let Some(captured) = &mut self.captured {
+            captured.forget_shared();
+        }
     }
 
     /// Has the host compute half of what is cold, rounded up, whatever that takes.

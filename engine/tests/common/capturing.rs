@@ -37,6 +37,8 @@ pub struct Capturing {
     /// What the host's threads were hired for. They compute nothing: what is theirs is copied too, and counted apart.
     pub team: Option<TeamWork>,
     by_host: u64,
+    /// Whether the next request of a token stays without an answer.
+    pub silent: bool,
 }
 
 impl Capturing {
@@ -58,6 +60,7 @@ impl Capturing {
             faults_at,
             team: None,
             by_host: 0,
+            silent: false,
         }
     }
 
@@ -83,6 +86,9 @@ impl Capturing {
             let work = self.team.as_ref().expect("a team that was hired");
             assert_eq!((work.layers[share.layer].bank_start, work.expert.bytes), (bank_start, expert_bytes));
             self.by_host += u64::from(self.read(share.by_host)?[cold.len()]);
+            if std::mem::take(&mut self.silent) {
+                self.fault.get_or_insert((self.replays, DeviceError::HostSilent { layer: share.layer }));
+            }
         }
         for id in cold {
             addresses[id] = landing.next().unwrap();

@@ -1,6 +1,6 @@
 //! `assay serve`: a config behind an OpenAI-compatible HTTP server.
 
-use crate::config::{ByteSize, ConfigArgs};
+use crate::config::{ByteSize, ConfigArgs, Device};
 use crate::exit::Exit;
 use crate::interrupt;
 use crate::output::Format;
@@ -102,11 +102,14 @@ fn summarise(runtime: &Runtime, model: &ServedModel, options: &ServerOptions, ad
     let residents = runtime.engine.residents();
     let config = &runtime.opened.loaded.config;
     let grammar = model.grammar.map_or("unknown", |grammar| grammar.name());
+    let cold_path = (config.device == Device::Cuda).then(|| runtime.engine.cold_path().name());
+    let host_threads = runtime.engine.sharing().map(|sharing| sharing.threads);
     if format == Format::Json {
         let summary = json!({
             "model": model.id, "address": address.to_string(), "vram_bytes": config.memory.vram.0,
             "experts_resident": residents.resident, "experts_total": residents.total,
             "context_tokens": model.context_tokens, "max_prompt_tokens": model.max_prompt_tokens,
+            "cold_path": cold_path, "host_threads": host_threads,
             "queue_length": options.queue_length, "chat_template": model.template.is_some(), "tool_calls": grammar,
         });
         println!("{summary}");
@@ -115,6 +118,10 @@ fn summarise(runtime: &Runtime, model: &ServedModel, options: &ServerOptions, ad
     eprintln!("model      {} ({chat})", model.id);
     eprintln!("budget     {}", config.memory.vram);
     eprintln!("experts    {} of {} resident", residents.resident, residents.total);
+    if let Some(path) = cold_path.filter(|_| residents.resident < residents.total) {
+        let team = host_threads.map(|threads| format!(", {threads} threads of the host busy while tokens are decoded"));
+        eprintln!("cold       {path}{}", team.unwrap_or_default());
+    }
     eprintln!("context    {} tokens, prompts up to {}", model.context_tokens, model.max_prompt_tokens);
     eprintln!("queue      {} requests", options.queue_length);
     eprintln!("address    http://{address}{}", if options.keys.is_some() { " (key required)" } else { "" });

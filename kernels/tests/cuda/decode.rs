@@ -28,6 +28,8 @@ pub(crate) fn cases() -> Vec<Case> {
         }
     }
     case("decode::norm, linear with many tiles".into(), Box::new(|device| norm_linear(device, &[20_011], 260, false)));
+    // So many columns that one pair of tiles fits.
+    case("decode::norm, linear with a place".into(), Box::new(|device| norm_linear(device, &[30_000], 4096, true)));
     case("decode::linear, add with many tiles".into(), Box::new(|device| linear_add(device, 30_000, 128, true)));
     case("decode::a form that is not there".into(), Box::new(absent_form));
     for scoring in [Scoring::Softmax, Scoring::SoftmaxOfChosen, Scoring::Sigmoid] {

@@ -407,8 +407,8 @@ impl Device for CudaDevice {
 
     fn end_capture(&mut self) -> Result<GraphId, DeviceError> {
         self.capturing = false;
-        let graph = self.lane(Stream::Compute).queue.end_capture()?;
         let asks = std::mem::take(&mut self.asks);
+        let graph = self.lane(Stream::Compute).queue.end_capture()?;
         self.graphs.push(Captured { graph: Some(graph), asks });
         Ok(GraphId(self.graphs.len() - 1))
     }

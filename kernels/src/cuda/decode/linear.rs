@@ -163,7 +163,8 @@ impl Cuda {
         let barriers = Carve::default().take::<u64>(2 * MAX_DEPTH).0 as u32;
         let limit = properties.shared_bytes.saturating_sub(barriers);
         let Some((depth, bytes)) = depth(base, groups, pairs, limit) else { return Ok(None) };
-        let many = pairs > depth as usize && norms;
+        // With one place, what fills it again would come behind who waits for it.
+        let many = depth > 1 && pairs > depth as usize && norms;
         let mut bytes = if many { bytes + barriers } else { bytes };
         if !norms {
             // Attention leaves multiprocessors free: without this some would get two blocks, and others none.
