@@ -142,7 +142,8 @@ fn claims_fit_the_terminal_and_are_filtered() {
     check(&["claims", "S99"], 2);
 }
 
-/// Half a kernel's time is far more than any machine's noise; what 3 % needs is in ARCHITECTURE.md.
+/// Twice a kernel's time is far more than the noise of a machine that runs other tests meanwhile, which half of it was not; what 3 % needs is in
+/// ARCHITECTURE.md.
 #[test]
 fn a_planted_slowdown_is_found_and_a_changed_identity_refused() {
     let place = tempfile::tempdir().unwrap();
@@ -151,7 +152,7 @@ fn a_planted_slowdown_is_found_and_a_changed_identity_refused() {
         std::os::unix::fs::symlink(repository.join(name), place.path().join(name)).unwrap();
     }
     let suite = std::fs::read_to_string(repository.join("suites/speed/compare.toml")).unwrap();
-    let suite = suite.replace("[512]", "[64]").replace("= 256", "= 16").replace("[64]\n\n[rep", "[16]\n\n[rep");
+    let suite = suite.replace("[512]", "[128]").replace("= 256", "= 16").replace("[64]\n\n[rep", "[16]\n\n[rep");
     std::fs::write(place.path().join("suite.toml"), suite).unwrap();
     let run = |arguments: &[&str]| {
         let assay = env!("CARGO_BIN_EXE_assay");
@@ -161,7 +162,7 @@ fn a_planted_slowdown_is_found_and_a_changed_identity_refused() {
     };
     let common = ["--suite", "suite.toml", "--prompts", "random", "--pairs", "6", "--output", "json"];
     let (code, answer, stderr) =
-        run(&[&["compare", "tiny-moe", "tiny-moe --planted-slowdown 0.5"], &common[..]].concat());
+        run(&[&["compare", "tiny-moe", "tiny-moe --planted-slowdown 1"], &common[..]].concat());
     assert_eq!(code, Some(0), "{stderr}");
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(answer["differences"], serde_json::json!(["device.planted_slowdown"]));

@@ -45,7 +45,8 @@ pub fn fetch_source(dir: &Path) -> anyhow::Result<PathBuf> {
     if !unpacked.is_dir() {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest"]).arg(dir);
+        // Of this package the source; what makes its metadata may come built.
+        pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", PACKAGE, "--dest"]).arg(dir);
         pip.arg(format!("{PACKAGE}=={VERSION}"));
         run(&mut pip).with_context(|| {
             format!("downloading the source of {PACKAGE} {VERSION}; with a tree at hand, name it: --source DIR")
