@@ -167,8 +167,7 @@ fn what_is_wrong_with_a_token_ahead_is_said_when_it_is_decoded() {
 fn what_is_fetched_is_counted_before_the_next_token() {
     let model = Model::open(&fixture("tiny-moe"), INT4);
     let options = model.options(KvFormat::Bf16, CONTEXT);
-    let plan = model.plan(&options);
-    let half = (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2;
+    let half = half(&model, &options);
     let mut engine = captured(&model, Some(half));
     assert!(engine.residents().resident < engine.residents().total);
     let mut resident = model.resident(options);
@@ -210,6 +209,12 @@ fn families_with_a_token_that_overflows_have_the_same_answers() {
     }
 }
 
+/// A budget for some of the experts.
+fn half(model: &Model, options: &EngineOptions) -> u64 {
+    let plan = model.plan(options);
+    (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2
+}
+
 /// 60 tokens, and the bits of the logits after them.
 fn answered<D: Device>(engine: &mut Engine<D>) -> (Vec<u32>, Vec<u32>) {
     let mut tokens = vec![engine.prefill(&VOCABULARY.prompt(20, 20)).unwrap()];
@@ -221,8 +226,7 @@ fn answered<D: Device>(engine: &mut Engine<D>) -> (Vec<u32>, Vec<u32>) {
 fn what_the_host_computes_is_half_of_what_is_cold_and_changes_no_bit() {
     let model = Model::open(&fixture("tiny-moe"), INT4);
     let options = EngineOptions { cold_path: Some(ColdPath::WithHost), ..model.options(KvFormat::Bf16, CONTEXT) };
-    let plan = model.plan(&options);
-    let half = (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2;
+    let half = half(&model, &options);
     let expected = answered(&mut model.resident(model.options(KvFormat::Bf16, CONTEXT)));
     for (budget, computes) in [(Some(half), true), (None, false)] {
         let mut engine = with(&model, budget, options.clone());
@@ -243,8 +247,7 @@ fn what_the_host_computes_is_half_of_what_is_cold_and_changes_no_bit() {
 fn a_team_is_hired_only_where_something_is_cold_and_kept_only_where_it_pays() {
     let model = Model::open(&fixture("tiny-moe"), INT4);
     let options = EngineOptions { cold_path: None, ..model.options(KvFormat::Bf16, CONTEXT) };
-    let plan = model.plan(&options);
-    let half = (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2;
+    let half = half(&model, &options);
     for (budget, threads) in [(Some(half), 3), (Some(half), 0), (None, 3)] {
         let mut engine = with(&model, budget, EngineOptions { host_threads: threads, ..options.clone() });
         let hired = engine.device_mut().team.is_some();
@@ -263,8 +266,7 @@ fn a_team_is_hired_only_where_something_is_cold_and_kept_only_where_it_pays() {
 fn a_silent_host_is_said_once_and_done_without() {
     let model = Model::open(&fixture("tiny-moe"), INT4);
     let options = EngineOptions { cold_path: Some(ColdPath::WithHost), ..model.options(KvFormat::Bf16, CONTEXT) };
-    let plan = model.plan(&options);
-    let half = (plan.least_budget(options.min_chunk) + plan.resident_budget(options.max_chunk)) / 2;
+    let half = half(&model, &options);
     let expected = answered(&mut model.resident(model.options(KvFormat::Bf16, CONTEXT)));
     let mut engine = with(&model, Some(half), options);
     let first = engine.prefill(&VOCABULARY.prompt(20, 20)).unwrap();
