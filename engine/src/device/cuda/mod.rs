@@ -329,20 +329,19 @@ impl Device for CudaDevice {
     fn launch_all(&mut self, kernels: &[Kernel], how: Launch) -> Result<(), DeviceError> {
         let stream = self.lane(Stream::Compute).queue.stream();
         let bank = self.bank.as_ref().map(|(registered, bank)| (registered.mapped(), bank.len()));
-        let team = match self.team.as_ref().map(Team::memory) {
-            Some((start, answer_at)) => {
+        let asks = kernels.iter().any(|kernel| matches!(kernel, Kernel::FetchExperts { team: Some(_), .. }));
+        let team = match self.team.as_ref().filter(|_| asks) {
+            Some(team) => {
+                match self.capturing {
+                    true => self.asks = true,
+                    false => team.watch(),
+                }
+                let (start, answer_at) = team.memory();
                 let request = device_address(start)?;
                 Some((request, request + answer_at as u64))
             }
             None => None,
         };
-        if kernels.iter().any(|kernel| matches!(kernel, Kernel::FetchExperts { team: Some(_), .. })) {
-            match &self.team {
-                _ if self.capturing => self.asks = true,
-                Some(team) => team.watch(),
-                None => {}
-            }
-        }
         execute::Launcher { cuda: &self.cuda, stream, scratch: how.scratch, bank, team }
             .launch_all(kernels, how.arithmetic)
     }
