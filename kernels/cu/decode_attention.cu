@@ -341,7 +341,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
                     put(MAX_DIM, m[h]);
                     put(MAX_DIM + 1, l[h]);
                 }
-            } else if (splits == 1) {
+            } else if (splits == 1 && !form.merged_after) {
                 Merged merged(form.sinks, head);
                 merged.add(m[h], l[h], o[i]);
                 form.out[head * dim + d] = merged.answer();
@@ -390,27 +390,54 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     }
 }
 
+// Eight steps of a merge. What they need is loaded by few instructions: a warp's loads of shared memory take as long as its sums.
+struct Steps {
+    float4 old_factors[2], new_factors[2];
+    float found[8];
+
+    __device__ __forceinline__ Steps(const float* old_factor, const float* new_factor, const float* found_at, u32 stride) {
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) old_factors[i] = ((const float4*)old_factor)[i], new_factors[i] = ((const float4*)new_factor)[i];
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) found[i] = found_at[i * stride];
+    }
+
+    // Of the first `count`.
+    __device__ __forceinline__ float take(float sum, u32 count) const {
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            const float a[4] = {old_factors[i].x, old_factors[i].y, old_factors[i].z, old_factors[i].w};
+            const float b[4] = {new_factors[i].x, new_factors[i].y, new_factors[i].z, new_factors[i].w};
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j)
+                if (4 * i + j < count) sum = __fmaf_rn(found[4 * i + j], b[j], sum * a[j]);
+        }
+        return sum;
+    }
+};
+
 // Merges many splits: grid (head_dim / 32, heads), a block of 256 threads takes 32 dimensions of a head. The largest m up to a split does not
-// depend on the order in which it is found; the sums are chains.
+// depend on the order in which it is found; the sums are chains: of a dimension's o by a lane of the first warp, of l by the second warp.
 extern "C" __global__ void __launch_bounds__(MERGE_SPLITS) attend_merge(const __grid_constant__ Attend form) {
-    __shared__ __align__(16) float partial[MERGE_SPLITS][MERGE_DIMS];
-    __shared__ float last[MERGE_SPLITS / 32], old_factor[MERGE_SPLITS], new_factor[MERGE_SPLITS], lengths[MERGE_SPLITS];
+    // Eight more than there are: the steps behind the last are loaded too.
+    __shared__ __align__(16) float partial[MERGE_SPLITS + 8][MERGE_DIMS];
+    __shared__ __align__(16) float old_factor[MERGE_SPLITS + 8], new_factor[MERGE_SPLITS + 8], lengths[MERGE_SPLITS + 8];
+    __shared__ float last[MERGE_SPLITS / 32], length;
     const u32 head = blockIdx.y, d = blockIdx.x * MERGE_DIMS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const u32 end = (form.position_at ? *form.position_at : form.first_position) + 1;
-    const u32 from = form.window && end > form.window ? end - form.window : 0;
-    const u32 splits = (end + SPLIT - 1) / SPLIT - from / SPLIT;
+    const u32 splits = Seen(form).splits;
     const u64 at = u64(head) * form.splits;
     wait_for_previous();
     let_next_start();
-    if (splits == 1) return;
-    Merged merged(form.sinks, head);
+    float max = form.sinks ? form.sinks[head] : -infinity();
+    float sum = form.sinks && warp == 1 ? 1.0f : 0.0f;
     for (u32 first = 0; first < splits; first += MERGE_SPLITS) {
         const u32 here = min(splits - first, MERGE_SPLITS);
+        const float2 state = threadIdx.x < here ? __ldcg(form.states + at + first + threadIdx.x) : make_float2(-infinity(), 0.0f);
         for (u32 i = threadIdx.x; i < here * (MERGE_DIMS / 4); i += MERGE_SPLITS)
             copy_16(&partial[i / 8][i % 8 * 4], form.partial + (at + first + i / 8) * form.head_dim + d + i % 8 * 4);
-        const float2 state = threadIdx.x < here ? __ldcg(form.states + at + first + threadIdx.x) : make_float2(-infinity(), 0.0f);
         // The largest m up to and with this split's, and up to the one before.
         float upto = state.x;
+#pragma unroll
         for (u32 step = 1; step < 32; step *= 2) {
             const float other = __shfl_up_sync(~0u, upto, step);
             if (lane >= step) upto = larger(upto, other);
@@ -419,28 +446,34 @@ extern "C" __global__ void __launch_bounds__(MERGE_SPLITS) attend_merge(const __
         float before = __shfl_up_sync(~0u, upto, 1);
         if (lane == 0) before = -infinity();
         __syncthreads();
-        for (u32 i = 0; i < warp; ++i) {
-            before = larger(before, last[i]);
-            upto = larger(upto, last[i]);
-        }
+        const float of_warp = last[lane % (MERGE_SPLITS / 32)];
+        const float before_warp = largest_of_warp(lane < warp ? of_warp : -infinity());
         // A sink that is NaN stays the maximum.
-        const float old_max = larger(merged.max, before), new_max = larger(merged.max, upto);
+        const float old_max = larger(max, larger(before_warp, before)), new_max = larger(max, larger(before_warp, upto));
         old_factor[threadIdx.x] = assay::exp(old_max - new_max);
         new_factor[threadIdx.x] = assay::exp(state.x - new_max);
         lengths[threadIdx.x] = state.y;
-        for (u32 i = 0; i < MERGE_SPLITS / 32; ++i) merged.max = larger(merged.max, last[i]);
+        max = larger(max, largest_of_warp(of_warp));
         wait_for_copies();
         __syncthreads();
-        if (warp == 0) {
-#pragma unroll 8
-            for (u32 i = 0; i < here; ++i) {
-                merged.sum = __fmaf_rn(lengths[i], new_factor[i], merged.sum * old_factor[i]);
-                merged.total = __fmaf_rn(partial[i][lane], new_factor[i], merged.total * old_factor[i]);
+        if (warp < 2) {
+            const float* found = warp == 0 ? &partial[0][lane] : lengths;
+            const u32 stride = warp == 0 ? MERGE_DIMS : 1;
+            Steps steps(old_factor, new_factor, found, stride);
+            u32 i = 0;
+#pragma unroll 1
+            for (; i + 8 <= here; i += 8) {
+                const Steps next(old_factor + i + 8, new_factor + i + 8, found + (i + 8) * stride, stride);
+                sum = steps.take(sum, 8);
+                steps = next;
             }
+            sum = steps.take(sum, here - i);
         }
         __syncthreads();
     }
-    if (warp == 0) form.out[head * form.head_dim + d + lane] = merged.answer();
+    if (threadIdx.x == 32) length = sum;
+    __syncthreads();
+    if (warp == 0) form.out[head * form.head_dim + d + lane] = __fdiv_rn(sum, length);
 }
 
 #define ATTEND(heads) \

@@ -2,56 +2,12 @@
 //
 // From the wait on, a token's time is that of the instructions that follow each other. So sizes are constants, each of eight warps has a run, and half of
 // the positions or dimensions, and keys and values are there before the wait.
-#include "decode_attention.cuh"
+#include "decode_attention_wide.cuh"
 
 using namespace assay;
 
-constexpr u32 DIM = MAX_DIM;
 constexpr u32 WARPS = 8;
 constexpr u32 THREADS = 32 * WARPS;
-constexpr u32 PIECES = DIM / 32;                // elements of a head that a lane has: lane, 32 + lane, ...
-constexpr u32 TILE_PITCH = BF16_COL_BYTES * DIM + 32;  // of 16 keys: eight tiles start in other banks
-
-// A BF16 pair's two numbers.
-__device__ __forceinline__ float low_half(u32 two) { return __uint_as_float(two << 16); }
-__device__ __forceinline__ float high_half(u32 two) { return __uint_as_float(two & 0xffff0000u); }
-
-// Norm, where there are weights, and rope of one head by one warp; `scratch` has room for the head in padded runs.
-__device__ __forceinline__ void norm_and_turn(const Attend& form, const float* from, bool normed, const Turn<true>& turn, float* scratch, float (&own)[PIECES]) {
-    const u32 lane = threadIdx.x % 32, half = form.rotary_dim / 2;
-#pragma unroll
-    for (u32 i = 0; i < PIECES; ++i) own[i] = load_fresh(from + i * 32 + lane);
-    if (normed) {
-#pragma unroll
-        for (u32 i = 0; i < PIECES; ++i) scratch[i * RUN_WORDS + lane] = own[i];
-        __syncwarp();
-        const float sum = 0.0f + sum_of_four(square_run(scratch + lane % RUNS * RUN_WORDS, RUN));
-        const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(sum * (1.0f / DIM) + form.eps));  // DIM is a power of two
-#pragma unroll
-        for (u32 i = 0; i < PIECES; ++i) own[i] = (own[i] * inverse) * turn.weight[i];
-    }
-    float other[PIECES];
-    if (half == DIM / 2) {
-#pragma unroll
-        for (u32 i = 0; i < PIECES; ++i) other[i] = own[i ^ (PIECES / 2)];
-    } else {
-        __syncwarp();
-#pragma unroll
-        for (u32 i = 0; i < PIECES; ++i) scratch[i * RUN_WORDS + lane] = own[i];
-        __syncwarp();
-#pragma unroll
-        for (u32 i = 0; i < PIECES; ++i) {
-            const u32 d = i * 32 + lane;
-            other[i] = scratch[in_runs(d < half ? d + half : d < 2 * half ? d - half : d)];
-        }
-    }
-#pragma unroll
-    for (u32 i = 0; i < PIECES; ++i) {
-        const u32 d = i * 32 + lane;
-        const float turned = __fmaf_rn(d < half ? -other[i] : other[i], turn.sine[i], own[i] * turn.cosine[i]);
-        own[i] = d < 2 * half ? turned : own[i];
-    }
-}
 
 // Grid (splits, or the next power of two, in a cluster; blocks of heads).
 template <int HEADS> __device__ __forceinline__ void attend_split(const Attend& form) {
@@ -106,8 +62,9 @@ template <int HEADS> __device__ __forceinline__ void attend_split(const Attend& 
     let_next_start();
     if (has_query || has_key) {
         float own[PIECES];
-        norm_and_turn(form, has_key ? form.k + kv_head * DIM : form.q + (first_head + warp) * DIM, (has_key ? form.k_norm : form.q_norm) != nullptr, turn,
-                      scratch + warp * HEAD_WORDS, own);
+        load_head(has_key ? form.k + kv_head * DIM : form.q + (first_head + warp) * DIM, own);
+        if (has_key ? form.k_norm : form.q_norm) norm(form, turn, scratch + warp * HEAD_WORDS, own);
+        turn_head(form, turn, scratch + warp * HEAD_WORDS, own);
 #pragma unroll
         for (u32 i = 0; i < PIECES; ++i) {
             const u32 d = i * 32 + lane;
@@ -120,8 +77,7 @@ template <int HEADS> __device__ __forceinline__ void attend_split(const Attend& 
             if (first == 0) *(u16*)(cached + (place / TILE * DIM + d) * BF16_COL_BYTES + place % TILE * 2) = key;
         }
     } else if (has_value) {
-        const float4 v = __ldcg((const float4*)(form.v + kv_head * DIM) + lane);
-        const uint2 four = {f32_to_bf16(v.x) | u32(f32_to_bf16(v.y)) << 16, f32_to_bf16(v.z) | u32(f32_to_bf16(v.w)) << 16};
+        const uint2 four = four_of_value(form, kv_head);
         *(uint2*)(values + (place * DIM + 4 * lane) * 2) = four;
         if (first == 0) *(uint2*)(cached + (SPLIT + place) * DIM * 2 + 8 * lane) = four;
     }

@@ -326,6 +326,8 @@ struct Attend {
     head_dim: usize,
     rotary_dim: usize,
     position: usize,
+    /// Positions behind it that there is room for: a captured launch is made for the last of them.
+    room: usize,
     window: Option<usize>,
     sinks: bool,
     norms: bool,
@@ -333,9 +335,9 @@ struct Attend {
 
 impl std::fmt::Debug for Attend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { heads, kv_heads, head_dim, rotary_dim, position, window, sinks, norms } = self;
+        let Self { heads, kv_heads, head_dim, rotary_dim, position, room, window, sinks, norms } = self;
         let window = window.unwrap_or(0);
-        write!(f, "{heads}/{kv_heads}x{head_dim} (rotary {rotary_dim}) at {position}, window {window}, ")?;
+        write!(f, "{heads}/{kv_heads}x{head_dim} (rotary {rotary_dim}) at {position} + {room}, window {window}, ")?;
         write!(f, "sinks {sinks}, norms {norms}")
     }
 }
@@ -348,6 +350,7 @@ impl Attend {
             head_dim: 128,
             rotary_dim: 128,
             position: 0,
+            room: 140,
             window: None,
             sinks: false,
             norms: true,
@@ -367,6 +370,17 @@ impl Attend {
                 shapes.push(Self { sinks: true, ..shape });
             }
         }
+        // Many splits of wide heads, more of them than blocks too; heads that do not fill a block, of which a part turns; a window's first split.
+        for (heads, kv_heads, rotary_dim) in [(8, 1, 128), (32, 4, 64), (24, 4, 128), (20, 5, 128), (12, 1, 32)] {
+            for (position, window) in [(4200, Some(3000)), (9000, None), (13_000, Some(12_345))] {
+                let shape = Self { heads, kv_heads, rotary_dim, position, window, ..base };
+                shapes.push(Self { sinks: true, norms: heads != 12, ..shape });
+            }
+        }
+        for position in [3, 128, 700, 3000] {
+            shapes.push(Self { position, room: 6000, ..base });
+            shapes.push(Self { position, room: 6000, heads: 16, sinks: true, ..base });
+        }
         for window in [1, 31, 100, 128, 129, 200, 1000] {
             for position in [90, 383, 1300] {
                 let window = Some(window);
@@ -377,8 +391,8 @@ impl Attend {
     }
 
     fn run(&self, device: &Device) -> Result<(), Failed> {
-        let Self { heads, kv_heads, head_dim, rotary_dim, position, window, sinks, norms } = *self;
-        let capacity_tokens = position + 140;
+        let Self { heads, kv_heads, head_dim, rotary_dim, position, room, window, sinks, norms } = *self;
+        let capacity_tokens = position + room;
         let layout = KvLayout { format: KvFormat::Bf16, capacity_tokens, kv_heads, head_dim };
         let tame = |len: usize, seed: u64| awkward(len, seed).iter().map(|x| x.clamp(-1.5, 1.5)).collect::<Vec<f32>>();
         // Other positions are NaN.

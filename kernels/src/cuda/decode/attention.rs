@@ -1,4 +1,4 @@
-//! Launcher of `cu/decode_attention.cu` and `cu/decode_attention_split.cu`.
+//! Launcher of `cu/decode_attention.cu`, and for heads of 128 `cu/decode_attention_split.cu` and `cu/decode_attention_deep.cu`.
 
 use super::super::attention::{operands, split_bytes};
 use super::super::launch::{Grid, Stream, arguments, position, size};
@@ -25,8 +25,10 @@ const MOST_SPLITS: usize = 8;
 /// Floats of what a block of a cluster has found for a head; `FOUND_WORDS` of `cu/decode_attention.cu`.
 const FOUND_WORDS: usize = MAX_DIM + 4;
 
-/// The kernel for blocks of one split: width of its heads, and the most heads of a block.
-const SPLIT_DIM: usize = 128;
+/// Width of the heads that have kernels of their own.
+const WIDE_DIM: usize = 128;
+
+/// The most heads of a block of one split.
 const SPLIT_HEADS: usize = 2;
 
 /// Dimensions and threads of a block of the merge.
@@ -133,10 +135,12 @@ impl Cuda {
         }
         let splits = most_splits(form.window, first_position, position_at.is_some());
         let each = heads / kv_heads;
-        let together = heads_of_a_block(each, kv_heads * splits, self.properties().multiprocessors as usize);
+        let together = heads_of_a_block(each, kv_heads, splits, self.properties().multiprocessors as usize);
         let blocks = product(KERNEL, "blocks", &[kv_heads, each.div_ceil(together)])?;
+        let Some(Form { function, threads, clustered, bytes }) = self.form(head_dim, together, splits)? else {
+            return Ok(false);
+        };
         let merged_after = splits > MOST_SPLITS;
-        let Form { function, clustered, shared } = self.form(head_dim, together, splits)?;
         if !merged_after && !clustered && blocks > MAX_TICKETS {
             return Ok(false);
         }
@@ -165,11 +169,10 @@ impl Cuda {
             merged_after: merged_after.into(),
             clustered: clustered.into(),
         };
-        let Some(bytes) = shared.within(self.properties().shared_bytes) else { return Ok(false) };
         // Two blocks of a multiprocessor, each with several splits where there are more.
         let shares = splits.min((2 * self.properties().multiprocessors as usize / blocks).max(MOST_SPLITS));
         let shares = size(KERNEL, if clustered { splits.next_power_of_two() } else { shares })?;
-        let grid = Grid::new((shares, size(KERNEL, blocks)?, 1), THREADS).shared(bytes);
+        let grid = Grid::new((shares, size(KERNEL, blocks)?, 1), threads).shared(bytes);
         let grid = grid.cluster(if clustered { shares } else { 1 });
         let merge = Grid::new((argument.head_dim / MERGE.0, argument.heads, 1), MERGE.1);
         // SAFETY: the argument type is that of the kernels; shapes were checked, and scratch has room for all splits. Read early are
@@ -184,30 +187,37 @@ impl Cuda {
         Ok(true)
     }
 
-    /// The kernel for blocks of `heads` heads that see up to `splits` splits.
-    fn form(&self, dim: usize, heads: usize, splits: usize) -> Result<Form, CudaError> {
-        let names = [
-            Function("decode_attention_split", "attend_split_1"),
-            Function("decode_attention_split", "attend_split_2"),
-        ];
-        if dim == SPLIT_DIM && heads <= SPLIT_HEADS && splits <= MOST_SPLITS && self.clusters(names[heads - 1])? {
-            let clustered = splits > 1;
-            let shared = split_shared(heads, clustered);
-            return Ok(Form { function: names[heads - 1], clustered, shared });
+    /// The kernel for blocks of `heads` heads that see up to `splits` splits; none where a block has too little shared memory.
+    fn form(&self, dim: usize, heads: usize, splits: usize) -> Result<Option<Form>, CudaError> {
+        let at = heads.trailing_zeros() as usize;
+        let (wide, few, limit) = (dim == WIDE_DIM, splits <= MOST_SPLITS, self.properties().shared_bytes);
+        let split = ["attend_split_1", "attend_split_2"].get(at).filter(|_| wide && few);
+        let deep = at.checked_sub(2).and_then(|at| ["attend_deep_4", "attend_deep_8"].get(at)).filter(|_| wide && !few);
+        let own = split.map(|name| (Function("decode_attention_split", name), THREADS));
+        let own = own.or(deep.map(|name| (Function("decode_attention_deep", name), 32 * heads as u32)));
+        if let Some((function, threads)) = own {
+            let clustered = few && splits > 1;
+            let shared = if few { split_shared(heads, clustered) } else { deep_shared(heads) };
+            // What has clusters has the copies that both need.
+            if let (Some(bytes), true) = (shared.within(limit), self.clusters(function)?) {
+                return Ok(Some(Form { function, threads, clustered, bytes }));
+            }
         }
-        let name = ["attend_1", "attend_2", "attend_4", "attend_8"][heads.trailing_zeros() as usize];
-        let function = Function("decode_attention", name);
-        let clustered = (2..=MOST_SPLITS).contains(&splits) && self.clusters(function)?;
-        Ok(Form { function, clustered, shared: shared(dim, heads, clustered) })
+        let function = Function("decode_attention", ["attend_1", "attend_2", "attend_4", "attend_8"][at]);
+        let clustered = few && splits > 1 && self.clusters(function)?;
+        let bytes = shared(dim, heads, clustered).within(limit);
+        Ok(bytes.map(|bytes| Form { function, threads: THREADS, clustered, bytes }))
     }
 }
 
 /// A kernel, and how it is launched.
 struct Form {
     function: Function,
+    threads: u32,
     /// Whether the blocks that share the splits are a cluster.
     clustered: bool,
-    shared: Carve,
+    /// Of shared memory.
+    bytes: u32,
 }
 
 /// The most splits that a query sees: at the position, or at any up to it.
@@ -220,13 +230,17 @@ fn most_splits(window: Option<usize>, position: usize, any_before: bool) -> usiz
     (position / SPLIT + 1).min(seen)
 }
 
-/// Query heads of a block: a power of two up to 8, so many that there is about a block for each multiprocessor. It changes no bit.
-fn heads_of_a_block(each: usize, shares: usize, multiprocessors: usize) -> usize {
+/// Query heads of a block: a power of two up to 8, so many that there is about a block for each multiprocessor. Clusters have blocks without work, whose
+/// places others would wait for. It changes no bit.
+fn heads_of_a_block(each: usize, kv_heads: usize, splits: usize, multiprocessors: usize) -> usize {
+    let blocks =
+        |together: usize, splits: usize| kv_heads.saturating_mul(splits).saturating_mul(each.div_ceil(together));
     let mut together = each.min(8).next_power_of_two();
-    while together > 1 && shares.saturating_mul(each.div_ceil(together)) < multiprocessors * 3 / 4 {
+    while together > 1 && blocks(together, splits) < multiprocessors * 3 / 4 {
         together /= 2;
     }
-    together
+    let crowded = splits <= MOST_SPLITS && blocks(together, splits.next_power_of_two()) > multiprocessors;
+    if crowded && each > 1 { together.max(SPLIT_HEADS) } else { together }
 }
 
 /// As `attend` of `cu/decode_attention.cu` carves it.
@@ -245,14 +259,25 @@ fn shared(dim: usize, heads: usize, clustered: bool) -> Carve {
 fn split_shared(heads: usize, clustered: bool) -> Carve {
     const WARPS: usize = THREADS as usize / 32;
     Carve::default()
-        .take::<u8>(SPLIT / 16 * (32 * SPLIT_DIM + 32))
-        .take::<u8>(SPLIT * SPLIT_DIM * 2)
+        .take::<u8>(SPLIT / 16 * (32 * WIDE_DIM + 32))
+        .take::<u8>(SPLIT * WIDE_DIM * 2)
         .take::<f32>(heads * RUNS * SPLIT)
-        .take::<f32>(heads * RUNS * SPLIT_DIM)
-        .take::<f32>(heads * SPLIT_DIM)
+        .take::<f32>(heads * RUNS * WIDE_DIM)
+        .take::<f32>(heads * WIDE_DIM)
         .take::<f32>(heads * WARPS * RUN)
         .take::<f32>((heads + 1) * GROUP_WORDS)
         .take::<f32>(if clustered { MOST_SPLITS * heads * FOUND_WORDS } else { 0 })
+}
+
+/// As `attend_deep` of `cu/decode_attention_deep.cu` carves it.
+fn deep_shared(heads: usize) -> Carve {
+    Carve::default()
+        .take::<u8>(SPLIT / 16 * (32 * WIDE_DIM + 32))
+        .take::<u8>(SPLIT * WIDE_DIM * 2)
+        .take::<f32>(heads * RUNS * SPLIT)
+        .take::<f32>(heads * RUNS * WIDE_DIM)
+        .take::<f32>(heads * WIDE_DIM)
+        .take::<f32>(heads * GROUP_WORDS)
 }
 
 /// Addresses of m and l, and of o, of every split; refuses too little scratch memory.
@@ -274,8 +299,10 @@ mod tests {
 
     #[test]
     fn a_block_for_each_multiprocessor() {
-        assert_eq!([1, 2, 4, 8, 16, 32, 128].map(|splits| heads_of_a_block(8, 4 * splits, 132)), [1, 1, 1, 2, 4, 8, 8]);
-        assert_eq!(heads_of_a_block(3, 1000, 132), 4);
+        let together = |splits| heads_of_a_block(8, 4, splits, 132);
+        assert_eq!([1, 2, 4, 5, 8, 16, 32, 128].map(together), [1, 1, 1, 2, 2, 4, 8, 8]);
+        assert_eq!(heads_of_a_block(3, 1, 1000, 132), 4);
+        assert_eq!(heads_of_a_block(1, 64, 8, 132), 1);
         assert_eq!(most_splits(None, 127, true), 1);
         assert_eq!([most_splits(Some(128), 254, false), most_splits(Some(128), 255, false)], [2, 1]);
         assert_eq!(most_splits(Some(128), 1000, true), 2);
