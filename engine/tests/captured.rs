@@ -7,6 +7,8 @@ mod common;
 #[path = "common/script.rs"]
 mod script;
 
+use std::time::Duration;
+
 use assay_engine::device::Device;
 use assay_engine::device::host::{HostDevice, HostOptions};
 use assay_engine::engine::ColdPath;
@@ -31,9 +33,16 @@ fn with(model: &Model, budget: Option<u64>, options: EngineOptions) -> Engine<Ca
 }
 
 fn try_with(model: &Model, budget: Option<u64>, options: EngineOptions) -> Result<Engine<Capturing>, EngineError> {
+    load(capturing(model, budget, &options), model, options)
+}
+
+fn capturing(model: &Model, budget: Option<u64>, options: &EngineOptions) -> Capturing {
     // What a captured token exchanges with the host is no part of a host device's plan.
-    let budget = budget.unwrap_or(model.plan(&options).resident_budget(options.max_chunk)) + (1 << 20);
-    let device = Capturing::new(HostDevice::new(budget, HostOptions::default()).unwrap());
+    let budget = budget.unwrap_or(model.plan(options).resident_budget(options.max_chunk)) + (1 << 20);
+    Capturing::new(HostDevice::new(budget, HostOptions::default()).unwrap())
+}
+
+fn load(device: Capturing, model: &Model, options: EngineOptions) -> Result<Engine<Capturing>, EngineError> {
     Engine::load(device, &model.folder.checkpoint, model.folder.spec.clone(), model.bank.clone(), None, options)
 }
 
@@ -260,6 +269,41 @@ fn a_team_is_hired_only_where_something_is_cold_and_kept_only_where_it_pays() {
             assert!(sharing.by_host.iter().enumerate().all(|(cold, &host)| host as usize <= cold));
         }
     }
+}
+
+#[test]
+fn a_host_that_becomes_slow_is_done_without() {
+    let model = Model::open(&fixture("tiny-moe"), INT4);
+    let options = model.options(KvFormat::Bf16, CONTEXT);
+    let options = EngineOptions { cold_path: None, host_threads: 3, max_resident_share: 0.0, ..options };
+    let expected = answered(&mut model.resident(model.options(KvFormat::Bf16, CONTEXT)));
+    // At startup it pays.
+    let mut device = capturing(&model, None, &options);
+    device.fetch_takes = Duration::from_millis(1);
+    let mut engine = load(device, &model, options).unwrap();
+    let kept = |engine: &Engine<Capturing>| engine.sharing().is_some_and(|sharing| sharing.given_up.is_none());
+    for _ in 0..3 {
+        engine.reset();
+        assert_eq!(answered(&mut engine), expected);
+    }
+    assert!(kept(&engine) && engine.cold_path() == ColdPath::WithHost);
+    engine.device_mut().host_takes = Duration::from_secs(1);
+    let by_host = engine.link().by_host;
+    while kept(&engine) {
+        engine.reset();
+        assert_eq!(answered(&mut engine), expected);
+        assert!(engine.link().by_host < by_host + 10_000, "the host is still asked");
+    }
+    let given_up = engine.sharing().unwrap().given_up.unwrap();
+    assert!(
+        given_up.tokens % 32 == 0 && given_up.host > given_up.link && given_up.link > Duration::ZERO,
+        "{given_up:?}"
+    );
+    assert_eq!((engine.cold_path(), engine.device_mut().team.is_some()), (ColdPath::Multiprocessors, false));
+    let by_host = engine.link().by_host;
+    engine.reset();
+    assert_eq!(answered(&mut engine), expected);
+    assert_eq!(engine.link().by_host, by_host);
 }
 
 #[test]

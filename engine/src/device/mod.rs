@@ -84,6 +84,8 @@ pub struct LinkCounters {
     pub copies: u64,
     /// Experts that the host computed where they lay.
     pub by_host: u64,
+    /// From the moment that a thread of the host sees a request for them to its answer, of all requests.
+    pub host_time: Duration,
     /// Time those copies take on the declared link, in seconds. Zero where the link is real.
     pub modelled_s: f64,
 }

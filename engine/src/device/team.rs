@@ -44,6 +44,10 @@ struct Shared {
     /// How often a thread has ended its part of gate and up, and of down.
     ended: [Counter; 2],
     computed: AtomicU64,
+    /// When the team began, and since then, in nanoseconds, when the first thread last saw a request, and how long all of them took.
+    began: Instant,
+    seen_at: AtomicU64,
+    spent: AtomicU64,
     busy: AtomicBool,
     stop: AtomicBool,
     sleepers: Mutex<usize>,
@@ -88,6 +92,9 @@ impl Team {
             act,
             ended: Default::default(),
             computed: AtomicU64::new(0),
+            began: Instant::now(),
+            seen_at: AtomicU64::new(0),
+            spent: AtomicU64::new(0),
             busy: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: Mutex::new(0),
@@ -125,6 +132,11 @@ impl Team {
     /// Experts that were computed so far.
     pub(super) fn computed(&self) -> u64 {
         self.shared.computed.load(Ordering::Relaxed)
+    }
+
+    /// From when a thread saw a request to its answer, of all requests so far.
+    pub(super) fn spent(&self) -> Duration {
+        Duration::from_nanos(self.shared.spent.load(Ordering::Relaxed))
     }
 
     /// From here on requests may come.
@@ -218,14 +230,23 @@ impl Shared {
         while let Some(sequence) = self.next_request(seen) {
             seen = sequence;
             served += 1;
+            if member.index == 0 {
+                self.seen_at.store(self.nanoseconds(), Ordering::Relaxed);
+            }
             let all = served * self.work.threads as u64;
             let Some(whole) = self.compute(member, all, &mut experts) else { return };
             if self.end(1) == all {
                 self.computed.fetch_add(if whole { experts.len() as u64 } else { 0 }, Ordering::Relaxed);
+                let taken = self.nanoseconds().saturating_sub(self.seen_at.load(Ordering::Relaxed));
+                self.spent.fetch_add(taken, Ordering::Relaxed);
                 self.answer().fault.store(u32::from(!whole), Ordering::Relaxed);
                 self.answer().sequence.store(sequence, Ordering::Release);
             }
         }
+    }
+
+    fn nanoseconds(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
     }
 
     /// Waits for a request other than `seen`; `None` at the end.
@@ -429,6 +450,7 @@ mod tests {
             for threads in [1, 2, 3, 7] {
                 let work = work(layout, threads);
                 let mut team = Team::new(Arc::clone(&bank), work.clone(), memory).unwrap();
+                let start = Instant::now();
                 for (turn, ids) in [&[3u32][..], &[0, 4], &[1, 2, 3, 4], &[4], &[2, 0, 1]].into_iter().enumerate() {
                     let x: Vec<f32> = (0..hidden).map(|i| ((i * 37 + turn * 11) % 101) as f32 / 50.0 - 1.0).collect();
                     let expected = expected(&bank, &work, turn % LAYERS, ids, &x);
@@ -440,6 +462,7 @@ mod tests {
                     );
                 }
                 assert_eq!(team.computed(), 11);
+                assert!((Duration::from_nanos(1)..start.elapsed()).contains(&team.spent()));
             }
         }
     }

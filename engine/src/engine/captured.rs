@@ -310,9 +310,10 @@ impl<D: Device> Engine<D> {
         self.launch(Component::Argmax, at, Kernel::Argmax { logits, out, next: Some(exchange.inputs) })
     }
 
-    /// Counts a token's routes, and starts the copies of what the policy promotes.
+    /// Counts a token's routes, and starts the copies of what the policy promotes; looks after the host.
     fn promote(&mut self, routes: &[u32]) -> Result<(), EngineError> {
         let Some(bank) = self.plan.bank else { return Ok(()) };
+        self.watch_host(routes);
         let waiting: Vec<Miss> =
             self.captured.iter().flat_map(|c| &c.arriving).flat_map(|(batch, _)| batch).copied().collect();
         let copies = self.count_token(routes, &waiting);

@@ -6,7 +6,7 @@
 
 use super::Engine;
 use crate::device::Device;
-use crate::model::spec::FfnSpec;
+use crate::model::spec::{FfnSpec, ModelSpec};
 use crate::residency::{Miss, Recorded};
 
 /// Routes `[moe layers][top_k]` of the token that was decoded last, if they are not yet counted.
@@ -14,6 +14,21 @@ use crate::residency::{Miss, Recorded};
 pub(super) struct Uncounted {
     routes: Vec<u32>,
     waits: bool,
+}
+
+/// Each MoE layer's part of a token's routes `[moe layers][top_k]`, of which it may use fewer than `top_k`.
+pub(super) fn routes_of_layers<'a>(
+    spec: &'a ModelSpec,
+    top_k: usize,
+    routes: &'a [u32],
+) -> impl Iterator<Item = (usize, &'a [u32])> {
+    let chosen = spec.layers.iter().filter_map(|layer| match &layer.ffn {
+        FfnSpec::Moe(moe) => Some(moe.num_experts_per_tok),
+        FfnSpec::Dense(_) => None,
+    });
+    // Without experts there is neither layer nor route.
+    let all = chosen.zip(routes.chunks_exact(top_k.max(1))).enumerate();
+    all.map(|(moe_layer, (chosen, routes))| (moe_layer, &routes[..chosen]))
 }
 
 impl<D: Device> Engine<D> {
@@ -43,13 +58,7 @@ impl<D: Device> Engine<D> {
         self.residency.begin_token();
         let (spec, top_k) = (self.spec.clone(), self.plan.sizes.top_k);
         let mut promoted = Vec::new();
-        let chosen = spec.layers.iter().filter_map(|layer| match &layer.ffn {
-            FfnSpec::Moe(moe) => Some(moe.num_experts_per_tok),
-            FfnSpec::Dense(_) => None,
-        });
-        // Without experts there is neither layer nor route.
-        for (moe_layer, (chosen, routes)) in chosen.zip(routes.chunks_exact(top_k.max(1))).enumerate() {
-            let routes = &routes[..chosen];
+        for (moe_layer, routes) in routes_of_layers(&spec, top_k, routes) {
             self.count_routes(moe_layer, routes);
             self.recorded.iter_mut().for_each(|recorded| recorded.routed(routes));
             promoted.extend(self.residency.route_behind(moe_layer, routes, waiting));

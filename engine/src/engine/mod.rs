@@ -38,7 +38,8 @@ pub(crate) use captured::Exchange;
 pub use low_water::{LowWater, Phase};
 pub use prefill::EachLogits;
 pub use sequence::Sequence;
-pub use sharing::Sharing;
+use sharing::Watch;
+pub use sharing::{GivenUp, Sharing};
 
 use crate::bank::HostBank;
 use crate::checkpoint::Checkpoint;
@@ -82,6 +83,7 @@ pub struct Engine<D: Device> {
     /// How decode brings cold experts in.
     cold_path: ColdPath,
     sharing: Option<Sharing>,
+    watch: Watch,
     captured: Option<Captured>,
     low_water: LowWater,
     /// Fewest free bytes of the calibration run in progress.
@@ -193,6 +195,7 @@ impl<D: Device> Engine<D> {
             calibration_time: Duration::ZERO,
             cold_path: ColdPath::CopyEngine,
             sharing: None,
+            watch: Watch::default(),
             captured: exchange.map(Captured::new),
             low_water: LowWater::default(),
             run_low_water: u64::MAX,

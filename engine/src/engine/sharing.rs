@@ -3,11 +3,15 @@
 //! A layer with m cold experts has c of them computed by the host and m - c copied, both at once, so it takes the longer of the two. What either takes is
 //! measured; but they share the host's memory, and then each takes longer than alone. So several ratios are tried on whole tokens, and what was
 //! fastest is kept: the copies alone too.
+//!
+//! A host that had time at startup may have none later, and everything waits for the slowest of its threads. So it is watched: when over some tokens it
+//! takes longer for its part than the link would for all, it is done without from there on.
 
 use std::time::Duration;
 
 use super::Engine;
 use super::calibrate::ColdPath;
+use super::counting::routes_of_layers;
 use crate::device::kernel::{TeamLayer, TeamWork};
 use crate::device::{Device, Stream};
 use crate::error::EngineError;
@@ -21,6 +25,9 @@ const TIMINGS: usize = 5;
 
 /// From a kernel's request to the thread that sees it, and back.
 const ROUND_TRIP: Duration = Duration::from_micros(5);
+
+/// Tokens after which it is asked whether the host was worth it.
+const WATCHED: u64 = 32;
 
 /// What was measured, and what follows from it.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -37,6 +44,28 @@ pub struct Sharing {
     pub token: Duration,
     /// A token by the faster way without the host.
     pub without: Duration,
+    /// Where the host is done without since.
+    pub given_up: Option<GivenUp>,
+}
+
+/// A host that became too slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct GivenUp {
+    /// That it had a share in.
+    pub tokens: u64,
+    /// That it took for its part of a token, of late.
+    pub host: Duration,
+    /// That the link would have taken for all cold experts of those layers.
+    pub link: Duration,
+}
+
+/// What is known of the host since it was hired.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    tokens: u64,
+    /// Of the tokens since it was last asked about: when it was asked, and what the link would have taken.
+    host_before: Duration,
+    link: Duration,
 }
 
 impl<D: Device> Engine<D> {
@@ -62,7 +91,7 @@ impl<D: Device> Engine<D> {
             let token = self.time_decode(ColdPath::WithHost, tokens)?;
             if token < best.as_ref().map_or(without, |best| best.token) {
                 let (threads, host) = (self.options.host_threads, host.clone());
-                best = Some(Sharing { threads, by_host: by_host.clone(), copy, host, token, without });
+                best = Some(Sharing { threads, by_host: by_host.clone(), copy, host, token, without, given_up: None });
             }
             tried.push(by_host);
         }
@@ -71,6 +100,7 @@ impl<D: Device> Engine<D> {
         match best.filter(|best| best.token < without) {
             Some(sharing) => {
                 self.send_shares(&sharing.by_host)?;
+                self.watch = Watch { host_before: self.device.link().host_time, ..Watch::default() };
                 self.sharing = Some(Sharing { without, ..sharing });
                 Ok(true)
             }
@@ -78,6 +108,30 @@ impl<D: Device> Engine<D> {
                 self.do_without_host();
                 Ok(false)
             }
+        }
+    }
+
+    /// After a token with these routes, before its promotions: whether the host is still worth waiting for.
+    pub(super) fn watch_host(&mut self, routes: &[u32]) {
+        let Some(sharing) = self.sharing.as_ref().filter(|_| self.cold_path == ColdPath::WithHost) else { return };
+        for (layer, routes) in routes_of_layers(&self.spec, self.plan.sizes.top_k, routes) {
+            let cold = routes.iter().filter(|&&expert| self.residency.tier(layer, expert as usize).is_none()).count();
+            if sharing.by_host[cold] > 0 {
+                self.watch.link += sharing.copy * cold as u32;
+            }
+        }
+        self.watch.tokens += 1;
+        if !self.watch.tokens.is_multiple_of(WATCHED) {
+            return;
+        }
+        let (now, link) = (self.device.link().host_time, std::mem::take(&mut self.watch.link));
+        let host = now.saturating_sub(std::mem::replace(&mut self.watch.host_before, now));
+        if host > link {
+            let each = |time: Duration| time / WATCHED as u32;
+            let given_up = Some(GivenUp { tokens: self.watch.tokens, host: each(host), link: each(link) });
+            let sharing = self.sharing.take();
+            self.do_without_host();
+            self.sharing = sharing.map(|sharing| Sharing { given_up, ..sharing });
         }
     }
 

@@ -39,6 +39,11 @@ pub struct Capturing {
     by_host: u64,
     /// Whether the next request of a token stays without an answer.
     pub silent: bool,
+    /// How much longer a copy takes, and a layer whose cold experts the host has no share in.
+    pub fetch_takes: Duration,
+    /// How long they are said to take for an expert, and have taken.
+    pub host_takes: Duration,
+    host_time: Duration,
 }
 
 impl Capturing {
@@ -60,6 +65,9 @@ impl Capturing {
             faults_at,
             team: None,
             by_host: 0,
+            fetch_takes: Duration::ZERO,
+            host_takes: Duration::ZERO,
+            host_time: Duration::ZERO,
             silent: false,
         }
     }
@@ -85,10 +93,14 @@ impl Capturing {
         if let Some(share) = team {
             let work = self.team.as_ref().expect("a team that was hired");
             assert_eq!((work.layers[share.layer].bank_start, work.expert.bytes), (bank_start, expert_bytes));
-            self.by_host += u64::from(self.read(share.by_host)?[cold.len()]);
+            let experts = self.read(share.by_host)?[cold.len()];
+            self.by_host += u64::from(experts);
+            self.host_time += self.host_takes * experts;
             if std::mem::take(&mut self.silent) {
                 self.fault.get_or_insert((self.replays, DeviceError::HostSilent { layer: share.layer }));
             }
+        } else if !cold.is_empty() {
+            std::thread::sleep(self.fetch_takes);
         }
         for id in cold {
             addresses[id] = landing.next().unwrap();
@@ -124,6 +136,7 @@ impl Device for Capturing {
         self.inner.adopt_bank(bank)
     }
     fn copy_from_bank(&mut self, bank: &Arc<HostBank>, source: Range<usize>, to: Span<u8>) -> Result<(), DeviceError> {
+        std::thread::sleep(self.fetch_takes);
         self.inner.copy_from_bank(bank, source, to)
     }
     fn upload(&mut self, bytes: &[u8], to: Span<u8>) -> Result<(), DeviceError> {
@@ -222,6 +235,6 @@ impl Device for Capturing {
         self.inner.abandon();
     }
     fn link(&self) -> LinkCounters {
-        LinkCounters { by_host: self.by_host, ..self.inner.link() }
+        LinkCounters { by_host: self.by_host, host_time: self.host_time, ..self.inner.link() }
     }
 }

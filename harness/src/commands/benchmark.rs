@@ -288,10 +288,18 @@ fn answer(
 }
 
 fn host_line(share: &HostShare) -> String {
-    let HostShare { threads, by_host, token_s, token_without_s, experts, .. } = share;
+    let HostShare { threads, by_host, token_s, token_without_s, experts, given_up, .. } = share;
     let of: Vec<String> = by_host.iter().skip(1).enumerate().map(|(i, n)| format!("{n}/{}", i + 1)).collect();
+    let since = given_up.map_or(String::new(), |given_up| {
+        format!(
+            "; done without after {} tokens, when its part took {:.2} ms a token and the link would have taken {:.2} for all",
+            given_up.tokens,
+            given_up.host_s * 1e3,
+            given_up.link_s * 1e3
+        )
+    });
     format!(
-        "the host computed {experts} of them by {threads} threads, of a layer's cold experts {}: a token took {:.2} ms at startup, {:.2} without",
+        "the host computed {experts} of them by {threads} threads, of a layer's cold experts {}: a token took {:.2} ms at startup, {:.2} without{since}",
         of.join(" "),
         token_s * 1e3,
         token_without_s * 1e3

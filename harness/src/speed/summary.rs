@@ -7,7 +7,9 @@ use assay_engine::Engine;
 use assay_engine::device::{Device, DeviceKind};
 use assay_engine::engine::{LowWater, Sharing};
 use assay_engine::residency::LayerUse;
-use assay_ledgers::{DriverMemory, Hcs, HostShare, LayerResidency, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow};
+use assay_ledgers::{
+    DriverMemory, Hcs, HostGivenUp, HostShare, LayerResidency, Measure, SpeedBody, SpeedRow, Verdict, VerdictRow,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -137,6 +139,11 @@ fn host_share(sharing: &Sharing, samples: &[&Sample]) -> HostShare {
         token_s: sharing.token.as_secs_f64(),
         token_without_s: sharing.without.as_secs_f64(),
         experts: samples.iter().map(|sample| sample.by_host).sum(),
+        given_up: sharing.given_up.map(|given_up| HostGivenUp {
+            tokens: given_up.tokens,
+            host_s: given_up.host.as_secs_f64(),
+            link_s: given_up.link.as_secs_f64(),
+        }),
     }
 }
 

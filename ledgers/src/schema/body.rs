@@ -145,6 +145,21 @@ pub struct HostShare {
     pub token_without_s: f64,
     /// Experts that it computed over the whole suite.
     pub experts: u64,
+    /// Where it became too slow and was done without from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<HostGivenUp>,
+}
+
+/// A host that took longer for its part of the cold experts than the link would have taken for all.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostGivenUp {
+    /// Tokens that it had a share in, startup's not among them.
+    pub tokens: u64,
+    /// Seconds that it took for its part of a token, of late.
+    pub host_s: f64,
+    /// Seconds that the link would have taken for all cold experts of those layers.
+    pub link_s: f64,
 }
 
 /// One MoE layer in decode.

@@ -95,8 +95,6 @@ pub struct CudaDevice {
     _memory: Memory,
     ranges: Ranges,
     link: LinkCounters,
-    /// Experts that teams which are gone have computed.
-    dismissed: u64,
     allocations: Countdown,
     copies: Countdown,
     capturing: bool,
@@ -162,7 +160,6 @@ impl CudaDevice {
             ranges: Ranges::new(memory.address(), arena),
             _memory: memory,
             link: LinkCounters::default(),
-            dismissed: 0,
             allocations: Countdown::default(),
             copies: Countdown::default(),
             capturing: false,
@@ -380,7 +377,8 @@ impl Device for CudaDevice {
 
     fn dismiss(&mut self) {
         if let Some(team) = self.team.take() {
-            self.dismissed += team.computed();
+            self.link.by_host += team.computed();
+            self.link.host_time += team.spent();
             self.graphs.iter_mut().filter(|captured| captured.asks).for_each(|captured| captured.graph = None);
         }
     }
@@ -471,7 +469,12 @@ impl Device for CudaDevice {
     }
 
     fn link(&self) -> LinkCounters {
-        LinkCounters { by_host: self.dismissed + self.team.as_ref().map_or(0, Team::computed), ..self.link }
+        let mut link = self.link;
+        if let Some(team) = &self.team {
+            link.by_host += team.computed();
+            link.host_time += team.spent();
+        }
+        link
     }
 
     fn overhead(&self) -> Result<Option<Overhead>, DeviceError> {
