@@ -178,8 +178,8 @@ fn a_planted_slowdown_is_found_and_a_changed_identity_refused() {
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(
         (code, &report["records"]),
-        (Some(0), &14.into()),
-        "12 processes, their comparison, the first of another"
+        (Some(0), &13.into()),
+        "12 processes and their comparison; the other was refused before it ran one"
     );
 }
 
@@ -343,6 +343,33 @@ fn nothing_runs_whose_result_could_not_be_kept() {
         assert!(!said.contains("loading weights"), "{arguments:?}: {said}");
     }
     assert!(!place.path("it-ran").exists());
+}
+
+#[test]
+fn nothing_is_timed_where_one_side_cannot_be() {
+    let place = Checkout::new();
+    let config = std::fs::read_to_string(place.path("suites/configs/tiny-moe.toml")).unwrap();
+    std::fs::write(place.path("strange.toml"), format!("colour = 1\n{config}")).unwrap();
+    std::fs::write(place.path("no-suite.toml"), "format = 1\n").unwrap();
+    for (arguments, part) in [
+        (&["tiny-mow"][..], "side B, \"tiny-mow\": no config is called \"tiny-mow\": there are"),
+        (&["./nowhere.toml"], "nowhere.toml"),
+        (&["./strange.toml"], "unknown field `colour`"),
+        (&["tiny-moe --bogus"], "unexpected argument '--bogus'"),
+        (&["tiny-moe --vram 1MiB"], "side B"),
+        (&["tiny-moe --heatmap nowhere.heatmap"], "nowhere.heatmap"),
+        (&["tiny-moe", "--suite", "no-suite.toml"], "no-suite.toml"),
+        (&["tiny-moe", "--binary-b", "./nowhere"], "starting ./nowhere"),
+        (&["tiny-moe", "--binary-b", "true"], "expected \"assay\" and a version"),
+    ] {
+        let said = place.run(&[&["compare", "tiny-moe", "--prompts", "random"], arguments].concat(), 2);
+        assert!(said.contains(part) && !said.contains("comparing"), "{arguments:?}: {said}");
+    }
+    let differing = ["compare", "tiny-moe", "tiny-moe --policy lru", "--comparing", "binary", "--prompts", "random"];
+    let said = place.run(&differing, 4);
+    assert!(said.contains("residency_policy") && !said.contains("comparing"), "{said}");
+    let records = place.run(&["ledger", "list", "--ledger", "local", "--output", "csv"], 0);
+    assert_eq!(records.lines().count(), 1, "headings alone: {records}");
 }
 
 #[test]
