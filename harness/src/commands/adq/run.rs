@@ -10,6 +10,7 @@ use crate::adq::evidence::{KeptAttempt, Notebook, Plan, RecordedRun};
 use crate::adq::grade::Bench;
 use crate::adq::http::HttpEndpoint;
 use crate::adq::own_server::OwnServer;
+use crate::adq::resume::check_same;
 use crate::adq::rows::{self, row};
 use crate::adq::sampling::SamplingContract;
 use crate::adq::subject::Subject;
@@ -169,8 +170,8 @@ impl Run {
         }
         let ground = Ground { bench: Bench::new()?, repository, fixtures, tasks, cheats };
         let earlier = self.resume.as_ref().map(|run| RecordedRun::read(&ground.repository, Some(run))).transpose()?;
-        let plan = self.plan(&ground, earlier.as_ref())?;
         let identity = self.identity(&ground)?;
+        let plan = self.plan(&ground, earlier.as_ref(), identity.as_ref())?;
         let notebook = Notebook::open(&ground.repository, identity, plan.subject.clone(), plan.run.clone())?;
         if earlier.is_none() {
             let not_yet = |name: &str| row(name, Verdict::Incomplete, "begun, not finished");
@@ -182,7 +183,12 @@ impl Run {
     }
 
     /// What is set out to do; of a resumed run, what was.
-    fn plan(&self, ground: &Ground, earlier: Option<&RecordedRun>) -> anyhow::Result<Plan> {
+    fn plan(
+        &self,
+        ground: &Ground,
+        earlier: Option<&RecordedRun>,
+        identity: Option<&Identity>,
+    ) -> anyhow::Result<Plan> {
         let subject = match (&self.subject.agent, &self.subject.config, &self.subject.endpoint) {
             (Some(agent), ..) => format!("agent {agent}"),
             (_, Some(_), _) => {
@@ -200,6 +206,7 @@ impl Run {
             suite: self.suite.clone(),
             tier: self.tier as u64,
             attempts: self.attempts,
+            completion_tokens: self.completion_tokens,
             tasks: ground.tasks.iter().map(|task| (task.file.name.clone(), task.digest)).collect(),
             python: ground.bench.interpreter.version.clone(),
             // A machine that cannot isolate is every row's reason: nothing runs there.
@@ -207,12 +214,7 @@ impl Run {
         };
         let Some(earlier) = earlier else { return Ok(plan) };
         let known = &earlier.plan;
-        let same = known.subject == plan.subject
-            && known.suite == plan.suite
-            && known.tier == plan.tier
-            && known.attempts == plan.attempts
-            && known.tasks == plan.tasks;
-        ensure!(same, "run {} was another one: {} at {} tokens, or other tasks", known.run, known.subject, known.tier);
+        check_same((known, earlier.plan_record.identity.as_ref()), (&plan, identity))?;
         ensure!(earlier.whole.is_none(), "run {} is complete", known.run);
         Ok(known.clone())
     }
