@@ -78,7 +78,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "FOLDER", requires = "endpoint")]
     tokenizer: Option<PathBuf>,
     /// Another endpoint, for the frozen cases
-    #[arg(long, value_name = "URL", requires = "reference_model")]
+    #[arg(long, value_name = "URL", requires = "reference_model", conflicts_with_all = ["agent", "tasks_only"])]
     reference: Option<String>,
     /// The model's name there
     #[arg(long, value_name = "NAME", requires = "reference")]
@@ -168,6 +168,7 @@ impl Run {
         if let Some(url) = &self.subject.endpoint {
             HttpEndpoint::trusting(url, self.ca_file.as_deref())?;
         }
+        self.reference()?;
         let ground = Ground { bench: Bench::new()?, repository, fixtures, tasks, cheats };
         let earlier = self.resume.as_ref().map(|run| RecordedRun::read(&ground.repository, Some(run))).transpose()?;
         let identity = self.identity(&ground)?;
@@ -255,6 +256,14 @@ impl Run {
         let url = self.subject.endpoint.as_deref().context("no endpoint")?;
         let endpoint = HttpEndpoint::trusting(url, self.ca_file.as_deref())?;
         Ok(Subject::Endpoint(endpoint, self.model.clone().unwrap_or_default()))
+    }
+
+    /// The other endpoint, if there is one.
+    fn reference(&self) -> anyhow::Result<Option<HttpEndpoint>> {
+        // The file is for endpoints that need it; two may differ in that.
+        let trusted = |url: &str| self.ca_file.as_deref().filter(|_| url.starts_with("https://"));
+        let reference = self.reference.as_deref().map(|url| HttpEndpoint::trusting(url, trusted(url)));
+        reference.transpose().context("--reference")
     }
 
     fn work(
@@ -512,9 +521,7 @@ impl Run {
         found: &mut Found,
     ) -> anyhow::Result<VerdictRow> {
         let cases = Cases::read(&ground.fixtures)?;
-        // The file is for endpoints that need it; two may differ in that.
-        let trusted = |url: &str| self.ca_file.as_deref().filter(|_| url.starts_with("https://"));
-        let other = self.reference.as_deref().map(|url| HttpEndpoint::trusting(url, trusted(url))).transpose()?;
+        let other = self.reference()?;
         let reference = other.as_ref().zip(self.reference_model.as_deref());
         let (verdict, own, other) = layers::behaviour(&cases, subject, reference, longest);
         found.details.insert("behaviour", json!({"subject": own, "reference": other}));
