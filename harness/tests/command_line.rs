@@ -373,6 +373,31 @@ fn nothing_is_timed_where_one_side_cannot_be() {
 }
 
 #[test]
+fn what_a_peer_is_given_is_looked_at_first() {
+    let place = Checkout::new();
+    std::fs::write(place.path("note.gguf"), "GGML, or so").unwrap();
+    std::fs::write(place.path("empty.gguf"), "").unwrap();
+    for (arguments, part) in [
+        (["--gguf", "nowhere.gguf"], "--gguf: cannot open nowhere.gguf"),
+        (["--gguf", "fixtures"], "fixtures: a folder, expected an ordinary file"),
+        (["--gguf", "note.gguf"], "--gguf note.gguf: begins with \"GGML\", expected \"GGUF\""),
+        (["--gguf", "empty.gguf"], "--gguf empty.gguf: begins with \"\", expected \"GGUF\""),
+        (["--llama-bench", "nowhere"], "--llama-bench nowhere: there is no such file"),
+        (["--source", "fixtures"], "--source: fixtures: no llama.cpp source tree there"),
+    ] {
+        let said = place.run(&[&["peer", "llama-cpp", "tiny-moe"], &arguments[..]].concat(), 2);
+        assert!(said.contains(part), "{arguments:?}: {said}");
+        let begun = ["ledgers", "cache", "target"].map(|name| place.path(name).exists());
+        assert_eq!(begun, [false; 3], "{arguments:?}: {said}");
+    }
+    std::fs::write(place.path("model.gguf"), "GGUF and more").unwrap();
+    std::fs::write(place.path("program"), "not to be run").unwrap();
+    let named = ["--gguf", "model.gguf", "--llama-bench", "program"];
+    let said = place.run(&[&["peer", "llama-cpp", "tiny-moe"], &named[..]].concat(), 2);
+    assert!(place.path("ledgers").exists() && !said.contains("--gguf"), "on to what comes next: {said}");
+}
+
+#[test]
 fn a_damaged_ledger_is_invalid_whoever_finds_it() {
     let place = Checkout::new();
     let record = place.measured(100.0);
