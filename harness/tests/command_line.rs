@@ -398,6 +398,30 @@ fn what_a_peer_is_given_is_looked_at_first() {
 }
 
 #[test]
+fn csv_has_a_header_whatever_the_answer() {
+    let place = Checkout::new();
+    let header = |arguments: &[&str], code: i32| {
+        let output = Command::new(env!("CARGO_BIN_EXE_assay"))
+            .args(arguments)
+            .args(["--output", "csv"])
+            .current_dir(place.0.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap().lines().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(header(&["ledger", "verify"], 3), "ledger,records,problems,verdict");
+    assert_eq!(header(&["identity", "diff", "tiny-moe", "tiny-moe"], 0), "field,tiny-moe,tiny-moe");
+    for _ in 0..2 {
+        assert_eq!(header(&["cache", "build", "tiny-moe"], 0), "layer,mean squared error");
+    }
+    assert_eq!(header(&["cache", "verify", "tiny-moe"], 0), "field,value");
+    assert_eq!(header(&["export", "gguf", "fixtures/models/tiny-moe", "model.gguf"], 0), "field,value");
+    let record = place.measured(100.0);
+    assert_eq!(header(&["ledger", "invalidate", &record, "--reason", "a loose cable"], 0), "field,value");
+}
+
+#[test]
 fn a_damaged_ledger_is_invalid_whoever_finds_it() {
     let place = Checkout::new();
     let record = place.measured(100.0);

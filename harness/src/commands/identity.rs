@@ -115,7 +115,8 @@ impl Diff {
         }
         let json = serde_json::json!({ "a": a.hash()?, "b": b.hash()?, "differences": differences });
         let mut answer = Answer::new(&json)?;
-        answer = match differences.is_empty() {
+        // A reader is told in words, whoever reads CSV by a table without rows.
+        answer = match differences.is_empty() && format != Format::Csv {
             true => answer.line("The identities are the same."),
             false => answer.table(table),
         };
