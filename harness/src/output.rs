@@ -26,7 +26,7 @@ pub enum Format {
     Text,
     /// One JSON object
     Json,
-    /// The first table, as comma-separated values with a header line
+    /// The first table, or else the fields, as comma-separated values with a header line
     Csv,
     /// Tables in Markdown
     Md,
@@ -111,7 +111,11 @@ impl Answer {
     pub fn render(&self, format: Format) -> anyhow::Result<String> {
         match format {
             Format::Json => Ok(serde_json::to_string_pretty(&self.json)? + "\n"),
-            Format::Csv => self.tables().next().map_or(Ok(String::new()), Table::csv),
+            // Nothing at all is no table: what reads it would miss the header.
+            Format::Csv => match self.tables().next() {
+                Some(table) => table.csv(),
+                None => Table::of_fields("answer", &self.json)?.csv(),
+            },
             Format::Text => Ok(self.join(wrap, Table::text)),
             Format::Md => Ok(self.join(str::to_owned, Table::markdown)),
         }

@@ -178,8 +178,8 @@ fn a_planted_slowdown_is_found_and_a_changed_identity_refused() {
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(
         (code, &report["records"]),
-        (Some(0), &14.into()),
-        "12 processes, their comparison, the first of another"
+        (Some(0), &13.into()),
+        "12 processes and their comparison; the other was refused before it ran one"
     );
 }
 
@@ -343,6 +343,82 @@ fn nothing_runs_whose_result_could_not_be_kept() {
         assert!(!said.contains("loading weights"), "{arguments:?}: {said}");
     }
     assert!(!place.path("it-ran").exists());
+}
+
+#[test]
+fn nothing_is_timed_where_one_side_cannot_be() {
+    let place = Checkout::new();
+    let config = std::fs::read_to_string(place.path("suites/configs/tiny-moe.toml")).unwrap();
+    std::fs::write(place.path("strange.toml"), format!("colour = 1\n{config}")).unwrap();
+    std::fs::write(place.path("no-suite.toml"), "format = 1\n").unwrap();
+    for (arguments, part) in [
+        (&["tiny-mow"][..], "side B, \"tiny-mow\": no config is called \"tiny-mow\": there are"),
+        (&["./nowhere.toml"], "nowhere.toml"),
+        (&["./strange.toml"], "unknown field `colour`"),
+        (&["tiny-moe --bogus"], "unexpected argument '--bogus'"),
+        (&["tiny-moe --vram 1MiB"], "side B"),
+        (&["tiny-moe --heatmap nowhere.heatmap"], "nowhere.heatmap"),
+        (&["tiny-moe", "--suite", "no-suite.toml"], "no-suite.toml"),
+        (&["tiny-moe", "--binary-b", "./nowhere"], "starting ./nowhere"),
+        (&["tiny-moe", "--binary-b", "true"], "expected \"assay\" and a version"),
+    ] {
+        let said = place.run(&[&["compare", "tiny-moe", "--prompts", "random"], arguments].concat(), 2);
+        assert!(said.contains(part) && !said.contains("comparing"), "{arguments:?}: {said}");
+    }
+    let differing = ["compare", "tiny-moe", "tiny-moe --policy lru", "--comparing", "binary", "--prompts", "random"];
+    let said = place.run(&differing, 4);
+    assert!(said.contains("residency_policy") && !said.contains("comparing"), "{said}");
+    let records = place.run(&["ledger", "list", "--ledger", "local", "--output", "csv"], 0);
+    assert_eq!(records.lines().count(), 1, "headings alone: {records}");
+}
+
+#[test]
+fn what_a_peer_is_given_is_looked_at_first() {
+    let place = Checkout::new();
+    std::fs::write(place.path("note.gguf"), "GGML, or so").unwrap();
+    std::fs::write(place.path("empty.gguf"), "").unwrap();
+    for (arguments, part) in [
+        (["--gguf", "nowhere.gguf"], "--gguf: cannot open nowhere.gguf"),
+        (["--gguf", "fixtures"], "fixtures: a folder, expected an ordinary file"),
+        (["--gguf", "note.gguf"], "--gguf note.gguf: begins with \"GGML\", expected \"GGUF\""),
+        (["--gguf", "empty.gguf"], "--gguf empty.gguf: begins with \"\", expected \"GGUF\""),
+        (["--llama-bench", "nowhere"], "--llama-bench nowhere: there is no such file"),
+        (["--source", "fixtures"], "--source: fixtures: no llama.cpp source tree there"),
+    ] {
+        let said = place.run(&[&["peer", "llama-cpp", "tiny-moe"], &arguments[..]].concat(), 2);
+        assert!(said.contains(part), "{arguments:?}: {said}");
+        let begun = ["ledgers", "cache", "target"].map(|name| place.path(name).exists());
+        assert_eq!(begun, [false; 3], "{arguments:?}: {said}");
+    }
+    std::fs::write(place.path("model.gguf"), "GGUF and more").unwrap();
+    std::fs::write(place.path("program"), "not to be run").unwrap();
+    let named = ["--gguf", "model.gguf", "--llama-bench", "program"];
+    let said = place.run(&[&["peer", "llama-cpp", "tiny-moe"], &named[..]].concat(), 2);
+    assert!(place.path("ledgers").exists() && !said.contains("--gguf"), "on to what comes next: {said}");
+}
+
+#[test]
+fn csv_has_a_header_whatever_the_answer() {
+    let place = Checkout::new();
+    let header = |arguments: &[&str], code: i32| {
+        let output = Command::new(env!("CARGO_BIN_EXE_assay"))
+            .args(arguments)
+            .args(["--output", "csv"])
+            .current_dir(place.0.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap().lines().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(header(&["ledger", "verify"], 3), "ledger,records,problems,verdict");
+    assert_eq!(header(&["identity", "diff", "tiny-moe", "tiny-moe"], 0), "field,tiny-moe,tiny-moe");
+    for _ in 0..2 {
+        assert_eq!(header(&["cache", "build", "tiny-moe"], 0), "layer,mean squared error");
+    }
+    assert_eq!(header(&["cache", "verify", "tiny-moe"], 0), "field,value");
+    assert_eq!(header(&["export", "gguf", "fixtures/models/tiny-moe", "model.gguf"], 0), "field,value");
+    let record = place.measured(100.0);
+    assert_eq!(header(&["ledger", "invalidate", &record, "--reason", "a loose cable"], 0), "field,value");
 }
 
 #[test]

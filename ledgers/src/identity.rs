@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::schema::Identity;
 use crate::{Error, Result, Sha256};
 
-/// A field in which two identities differ.
+/// A field in which two identities, or other values, differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FieldDifference {
     /// The field, such as `precision.experts` or `checkpoint.shards["model.safetensors"]`.
@@ -36,12 +36,12 @@ impl Identity {
     }
 }
 
-/// The fields in which `a` and `b` differ, in the order of their names; empty for equal identities.
+/// The fields in which two identities, or two values of another type, differ, in the order of their names; empty for equal ones.
 ///
 /// # Errors
-/// [`Error::NotCanonical`] if an identity cannot be written as JSON.
-pub fn diff(a: &Identity, b: &Identity) -> Result<Vec<FieldDifference>> {
-    let value = |identity| serde_json::to_value(identity).map_err(|error| Error::NotCanonical(error.to_string()));
+/// [`Error::NotCanonical`] if a value cannot be written as JSON.
+pub fn diff<T: Serialize>(a: &T, b: &T) -> Result<Vec<FieldDifference>> {
+    let value = |value| serde_json::to_value(value).map_err(|error| Error::NotCanonical(error.to_string()));
     let mut differences = Vec::new();
     compare("", Some(&value(a)?), Some(&value(b)?), &mut differences);
     Ok(differences)

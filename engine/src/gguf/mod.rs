@@ -24,4 +24,4 @@ mod write;
 
 pub use error::GgufError;
 pub use export::{ExportOptions, ExportReport, ExportSource, export};
-pub use write::GgufType;
+pub use write::{GgufType, MAGIC};

@@ -13,7 +13,8 @@ use super::part::{CachedLayer, CachedMatrix, Part};
 use super::values::{Problem, Q4_0_BLOCK, Q4_0_BLOCK_BYTES, Rounding, encode};
 use crate::checkpoint::TensorView;
 
-const MAGIC: &[u8; 4] = b"GGUF";
+/// How a GGUF file begins.
+pub const MAGIC: &[u8; 4] = b"GGUF";
 const VERSION: u32 = 3;
 /// The format's default; a file with another would have to say so.
 const ALIGNMENT: u64 = 32;

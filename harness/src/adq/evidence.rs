@@ -47,6 +47,9 @@ pub struct Plan {
     pub tier: u64,
     /// Attempts at each task.
     pub attempts: u32,
+    /// Most tokens of an answer, where the run was asked for fewer than the tasks allow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_tokens: Option<u32>,
     /// Digest of each task.
     pub tasks: BTreeMap<String, Sha256>,
     /// The Python that tests ran with.

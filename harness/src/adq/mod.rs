@@ -11,7 +11,7 @@
 //! `transcript.rs`, `patch.rs`, `grade.rs` one attempt; `endpoint.rs`, `sampling.rs` what is asked; `scripted.rs`, `cheats.rs` agents
 //! without a model; `controls.rs` what these must get; `http.rs`, `own_server.rs`, `subject.rs` what is qualified; `tier.rs` exact lengths;
 //! `determinism.rs`, `behaviour.rs`, `operations.rs`, `layers.rs` the other layers; `rows.rs` verdicts; `shares.rs` of tasks solved; `evidence.rs`, `regrade.rs`, `page.rs` what is kept
-//! of a run, and how it is read again.
+//! of a run, and how it is read again; `resume.rs` whether it may go on.
 
 pub mod attempt;
 pub mod behaviour;
@@ -30,6 +30,7 @@ pub mod own_server;
 pub mod page;
 pub mod patch;
 pub mod regrade;
+pub mod resume;
 pub mod rows;
 pub mod sampling;
 pub mod scripted;

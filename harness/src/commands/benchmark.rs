@@ -1,5 +1,6 @@
 //! `assay benchmark` and `assay speed-test`
 
+use super::identity;
 use crate::config::{ConfigArgs, Device, LoadedConfig};
 use crate::corpus::{Corpus, PromptSet, TextSpan, check_disjoint};
 use crate::evidence::{RunLog, open_ledger, record_seen};
@@ -17,9 +18,10 @@ use assay_ledgers::{
     Draft, Hcs, HostShare, Identity, LayerResidency, Measure, RooflineBody, Run, Sha256, SpeedBody, SpeedRow, Verdict,
     VerdictRow,
 };
-use clap::Args;
+use clap::{Args, FromArgMatches};
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -66,13 +68,32 @@ pub struct SpeedTest {}
 impl Benchmark {
     pub(super) fn run(self, format: Format) -> anyhow::Result<Exit> {
         let repository = Repository::find()?;
-        // What a server adds is a small part of a token: it takes many pairs to see.
-        let own = if self.http { "suites/speed/http.toml" } else { "suites/speed/benchmark.toml" };
-        let suite = self.suite.unwrap_or_else(|| repository.path(own));
-        let (mut suite, suite_sha256) = SpeedSuite::read(&suite)?;
-        suite.prompt_set = self.prompts.unwrap_or(suite.prompt_set);
+        let (suite, suite_sha256) = self.suite(&repository)?;
         let http = self.http.then_some(&self.config);
         measure(self.config.load(&repository)?, http, &suite, suite_sha256, &repository, format)
+    }
+
+    /// The command that these words behind `assay benchmark` make.
+    pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("assay benchmark").no_binary_name(true));
+        Self::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
+
+    /// What it would run; fails at whatever stops it before there is an engine.
+    pub(super) fn identity(&self, repository: &Repository) -> anyhow::Result<Identity> {
+        let (suite, suite_sha256) = self.suite(repository)?;
+        let opened = Opened::new(self.config.load(repository)?)?;
+        opened.check_budget()?;
+        identity::of_benchmark(&opened, &suite, suite_sha256, repository)
+    }
+
+    fn suite(&self, repository: &Repository) -> anyhow::Result<(SpeedSuite, Sha256)> {
+        // What a server adds is a small part of a token: it takes many pairs to see.
+        let own = if self.http { "suites/speed/http.toml" } else { "suites/speed/benchmark.toml" };
+        let suite = self.suite.clone().unwrap_or_else(|| repository.path(own));
+        let (mut suite, suite_sha256) = SpeedSuite::read(&suite)?;
+        suite.prompt_set = self.prompts.unwrap_or(suite.prompt_set);
+        Ok((suite, suite_sha256))
     }
 }
 

@@ -103,7 +103,8 @@ fn build(config: &ConfigArgs, replace: bool, format: Format) -> anyhow::Result<E
     }
     let line = format!("{}: {how}, {bytes} bytes", cache.display());
     let mut answer = Answer::new(&Built { cache, built, bytes, seconds, layers })?.line(line);
-    if built {
+    // CSV has the same columns whether or not there was anything to do.
+    if built || format == Format::Csv {
         answer = answer.table(table);
     }
     answer.print(format)?;

@@ -1,5 +1,6 @@
 //! `assay compare`.
 
+use super::benchmark::Benchmark;
 use crate::compare::{
     Gate, Noise, Process, Series, Side, baseline_rows, disturbed, noise, observations, order, rows, run,
 };
@@ -17,6 +18,7 @@ use assay_ledgers::{
 };
 use clap::Args;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -74,6 +76,9 @@ pub struct Compare {
     prompts: Option<PromptSet>,
 }
 
+/// What may differ from a baseline unless the command says otherwise.
+const BUILD: &[&str] = &["binary", "source"];
+
 fn percent(text: &str) -> Result<f64, String> {
     let percent: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if (0.0..100.0).contains(&percent) { Ok(percent) } else { Err("expected 0 up to less than 100".to_owned()) }
@@ -106,6 +111,7 @@ impl Compare {
             eprintln!("warning: fewer than {MIN_SAMPLES} processes of a side carry no interval");
         }
         let more = self.more(baseline.as_ref(), &repository)?;
+        self.check_sides(&a, &b, baseline.as_ref(), &more, &repository)?;
         let series = |log| self.series(&a, &b, baseline.as_ref(), &more, log);
         let first = series(RunLog::default())?;
         let gate = self.gate.then_some(Gate { margin: self.margin / 100.0 });
@@ -141,6 +147,32 @@ impl Compare {
         Ok(more)
     }
 
+    /// Finds what would stop a process of either side, or make the two no comparison, before the first one is timed.
+    fn check_sides(
+        &self,
+        a: &Side,
+        b: &Side,
+        baseline: Option<&Baseline>,
+        more: &[String],
+        repository: &Repository,
+    ) -> anyhow::Result<()> {
+        let of = |side: &Side, binary: &Option<PathBuf>, letter: char| {
+            // What another build makes of a config and of flags, it alone knows.
+            if binary.is_some() {
+                return side.check_binary().map(|()| None);
+            }
+            let words = side.arguments.iter().cloned().chain(more.iter().map(OsString::from));
+            let identity = Benchmark::parse(words).map_err(Into::into).and_then(|side| side.identity(repository));
+            identity.map(Some).with_context(|| format!("side {letter}, {:?}", side.name))
+        };
+        let (a, b) = (of(a, &self.binary_a, 'A')?, of(b, &self.binary_b, 'B')?);
+        match (baseline, a, b) {
+            (Some(baseline), Some(a), _) => self.check(&baseline.identity, &a, BUILD).map(drop),
+            (None, Some(a), Some(b)) => self.check(&a, &b, &[]).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     fn series(
         &self,
         a: &Side,
@@ -163,8 +195,7 @@ impl Compare {
                 (body(side(a, &series.a), side(b, &series.b)), series.b[0].identity.clone(), seen(&processes))
             }
             Some(baseline) => {
-                let check =
-                    |series: &Series| self.check(&baseline.identity, &series.a[0].identity, &["binary", "source"]);
+                let check = |series: &Series| self.check(&baseline.identity, &series.a[0].identity, BUILD);
                 let series = run(a, None, pairs, more, &mut log, |series| check(series).map(drop))?;
                 let differences = check(&series)?;
                 let rows = baseline_rows(&baseline.rows, &series.a, bootstrap)?;

@@ -9,7 +9,7 @@ use crate::repository::Repository;
 use crate::runtime::{IdentityInputs, Opened};
 use crate::suite::SpeedSuite;
 use anyhow::Context;
-use assay_ledgers::{Error, Identity, Ledger, diff};
+use assay_ledgers::{Error, Identity, Ledger, Sha256, diff};
 use clap::{Args, Subcommand};
 
 const EXAMPLES: &str = "\
@@ -86,9 +86,18 @@ impl IdentityCommand {
 /// The identity of a config's benchmark.
 fn of_config(config: &ConfigArgs, rehash: bool, repository: &Repository) -> anyhow::Result<Identity> {
     let (suite, suite_sha256) = SpeedSuite::read(&repository.path("suites/speed/benchmark.toml"))?;
-    let opened = Opened::hashed(config.load(repository)?, rehash)?;
+    of_benchmark(&Opened::hashed(config.load(repository)?, rehash)?, &suite, suite_sha256, repository)
+}
+
+/// The identity of a suite's run, before it runs.
+pub(super) fn of_benchmark(
+    opened: &Opened,
+    suite: &SpeedSuite,
+    suite_sha256: Sha256,
+    repository: &Repository,
+) -> anyhow::Result<Identity> {
     let corpus = Corpus::load(suite.prompt_set, repository)?;
-    let inputs = IdentityInputs::speed(&suite, suite_sha256, &corpus);
+    let inputs = IdentityInputs::speed(suite, suite_sha256, &corpus);
     opened.identity(repository, opened.heatmap()?.as_ref(), inputs)
 }
 
@@ -106,7 +115,8 @@ impl Diff {
         }
         let json = serde_json::json!({ "a": a.hash()?, "b": b.hash()?, "differences": differences });
         let mut answer = Answer::new(&json)?;
-        answer = match differences.is_empty() {
+        // A reader is told in words, whoever reads CSV by a table without rows.
+        answer = match differences.is_empty() && format != Format::Csv {
             true => answer.line("The identities are the same."),
             false => answer.table(table),
         };

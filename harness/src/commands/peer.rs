@@ -14,6 +14,8 @@ use crate::suite::{SpeedSuite, capped_lengths};
 use anyhow::{Context, bail, ensure};
 use assay_engine::device::DeviceKind;
 use assay_engine::expert_cache::Encoding;
+use assay_engine::file;
+use assay_engine::gguf::MAGIC;
 use assay_engine::memory::MemoryPlan;
 use assay_ledgers::{
     ComparedSide, ComparisonBody, ComparisonRow, Draft, EvidenceClass, ExternalBody, ExternalRow, Interval95, Ledger,
@@ -22,6 +24,7 @@ use assay_ledgers::{
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -100,6 +103,7 @@ struct PeerTurn {
 impl LlamaCpp {
     fn run(self, format: Format) -> anyhow::Result<Exit> {
         ensure!(self.rounds > 0, "--rounds is 0, expected 1 or more");
+        self.check_named()?;
         let repository = Repository::find()?;
         let suite_path = self.suite.clone().unwrap_or_else(|| repository.path("suites/speed/benchmark.toml"));
         let (suite, _) = SpeedSuite::read(&suite_path)?;
@@ -144,6 +148,26 @@ impl LlamaCpp {
         Ok(Exit::worst(verdicts.iter().map(|row| row.verdict)))
     }
 
+    /// What was named by hand, before anything is read or built for it.
+    fn check_named(&self) -> anyhow::Result<()> {
+        if let Some(path) = &self.gguf {
+            let mut start = Vec::new();
+            let whole = file::open(path).context("--gguf")?;
+            whole.take(MAGIC.len() as u64).read_to_end(&mut start).with_context(|| path.display().to_string())?;
+            ensure!(
+                start == MAGIC,
+                "--gguf {}: begins with \"{}\", expected \"{}\", as a GGUF file does",
+                path.display(),
+                start.escape_ascii(),
+                MAGIC.escape_ascii()
+            );
+        }
+        if let Some(program) = &self.llama_bench {
+            ensure!(program.is_file(), "--llama-bench {}: there is no such file", program.display());
+        }
+        self.source.as_deref().map(build::find_source).transpose().context("--source").map(drop)
+    }
+
     /// Assay's turns: a process of its own each, as the peer has.
     fn own_side(&self, suite: &Path) -> anyhow::Result<Side> {
         let binary = std::env::current_exe().context("finding this program")?;
@@ -159,7 +183,6 @@ impl LlamaCpp {
 
     fn program(&self, repository: &Repository, cuda: bool) -> anyhow::Result<PathBuf> {
         if let Some(program) = &self.llama_bench {
-            ensure!(program.is_file(), "--llama-bench {}: there is no such file", program.display());
             return Ok(program.clone());
         }
         let place = repository.path("target/peers");

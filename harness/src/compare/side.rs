@@ -55,6 +55,24 @@ impl Side {
         Side { name: text.to_owned(), binary, arguments: text.split_whitespace().map(OsString::from).collect() }
     }
 
+    /// Whether the executable is a build of this program, which may be another than this one.
+    ///
+    /// # Errors
+    /// When it cannot be started, or does not say its version as this program does.
+    pub fn check_binary(&self) -> anyhow::Result<()> {
+        let binary = self.binary.display();
+        let mut command = Command::new(&self.binary);
+        let output = command.arg("--version").stdin(Stdio::null()).output();
+        let said = output.with_context(|| format!("starting {binary}"))?.stdout;
+        let said = String::from_utf8_lossy(&said);
+        ensure!(
+            said.starts_with("assay "),
+            "{binary} --version says {:?}, expected \"assay\" and a version",
+            said.trim()
+        );
+        Ok(())
+    }
+
     /// Runs one process with `suite`, a file, and further arguments.
     ///
     /// # Errors

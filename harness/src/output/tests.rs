@@ -26,6 +26,13 @@ fn csv_is_the_first_table() {
 }
 
 #[test]
+fn csv_without_a_table_is_the_answer_s_fields() {
+    let answer = Answer::new(&serde_json::json!({"file": "a.gguf", "report": {"bytes": 3, "verdicts": []}})).unwrap();
+    let expected = "field,value\nfile,a.gguf\nreport.bytes,3\nreport.verdicts,\n";
+    assert_eq!(answer.line("a.gguf: 3 bytes").render(Format::Csv).unwrap(), expected);
+}
+
+#[test]
 fn json_is_one_object_with_nothing_added() {
     let parsed: serde_json::Value = serde_json::from_str(&answer().render(Format::Json).unwrap()).unwrap();
     assert_eq!(parsed, serde_json::json!({"suite": "speed", "rows": [1, 2]}));

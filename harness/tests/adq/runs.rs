@@ -103,6 +103,26 @@ fn a_killed_run_is_incomplete_verifies_and_goes_on() {
 }
 
 #[test]
+fn a_run_goes_on_as_itself_or_not_at_all() {
+    let place = Place::new();
+    let run = ["adq", "run", "--controls", "none", "--agent"];
+    let (_, answer) = place.ask(&[&run[..], &["no-op", "--task", "config"]].concat());
+    let other = ["oracle", "--task", "ledger", "--tier", "16K", "--resume", answer["run"].as_str().unwrap()];
+    let output = place.run(&[&run[..], &other].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for part in [
+        "subject: agent no-op recorded, agent oracle asked for",
+        "tier: 4096 recorded, 16384 asked for",
+        "tasks.config: ",
+        "tasks.ledger: nothing recorded",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("attempts: ") && !said.contains("python: "), "what is the same is not named: {said}");
+}
+
+#[test]
 fn a_changed_transcript_is_found() {
     let place = Place::new();
     place.ask(&["adq", "run", "--agent", "no-op", "--task", "config", "--controls", "none"]);

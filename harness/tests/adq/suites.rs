@@ -107,6 +107,11 @@ fn what_cannot_be_qualified_is_refused_before_anything_runs() {
     for url in ["x", "ftp://x", "http://", "http:///v1"] {
         refused(&["--endpoint", url, "--model", "m"], "an endpoint is http://HOST");
     }
+    let endpoint = ["--endpoint", "http://127.0.0.1:9", "--model", "m", "--reference-model", "r", "--reference"];
+    refused(&[&endpoint[..], &["x"]].concat(), "--reference: an endpoint is http://HOST or https://HOST, found \"x\"");
+    let config = ["--config", "tiny-moe", "--reference-model", "r", "--reference", "https://other.example"];
+    refused(&[&config[..], &["--ca-file", "nowhere.pem"]].concat(), "--reference: cannot open nowhere.pem");
+    refused(&[&config[..], &["--tasks-only"]].concat(), "cannot be used with '--tasks-only'");
     refused(&["--agent", "oracle", "--model", "m"], "--model is for an --endpoint");
     refused(&["--agent", "oracle", "--kv", "int4"], "no --config that they change");
     refused(&["--agent", "oracle", "--completion-tokens", "0"], "--completion-tokens");

@@ -10,6 +10,7 @@ use crate::adq::evidence::{KeptAttempt, Notebook, Plan, RecordedRun};
 use crate::adq::grade::Bench;
 use crate::adq::http::HttpEndpoint;
 use crate::adq::own_server::OwnServer;
+use crate::adq::resume::check_same;
 use crate::adq::rows::{self, row};
 use crate::adq::sampling::SamplingContract;
 use crate::adq::subject::Subject;
@@ -77,7 +78,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "FOLDER", requires = "endpoint")]
     tokenizer: Option<PathBuf>,
     /// Another endpoint, for the frozen cases
-    #[arg(long, value_name = "URL", requires = "reference_model")]
+    #[arg(long, value_name = "URL", requires = "reference_model", conflicts_with_all = ["agent", "tasks_only"])]
     reference: Option<String>,
     /// The model's name there
     #[arg(long, value_name = "NAME", requires = "reference")]
@@ -167,10 +168,11 @@ impl Run {
         if let Some(url) = &self.subject.endpoint {
             HttpEndpoint::trusting(url, self.ca_file.as_deref())?;
         }
+        self.reference()?;
         let ground = Ground { bench: Bench::new()?, repository, fixtures, tasks, cheats };
         let earlier = self.resume.as_ref().map(|run| RecordedRun::read(&ground.repository, Some(run))).transpose()?;
-        let plan = self.plan(&ground, earlier.as_ref())?;
         let identity = self.identity(&ground)?;
+        let plan = self.plan(&ground, earlier.as_ref(), identity.as_ref())?;
         let notebook = Notebook::open(&ground.repository, identity, plan.subject.clone(), plan.run.clone())?;
         if earlier.is_none() {
             let not_yet = |name: &str| row(name, Verdict::Incomplete, "begun, not finished");
@@ -182,7 +184,12 @@ impl Run {
     }
 
     /// What is set out to do; of a resumed run, what was.
-    fn plan(&self, ground: &Ground, earlier: Option<&RecordedRun>) -> anyhow::Result<Plan> {
+    fn plan(
+        &self,
+        ground: &Ground,
+        earlier: Option<&RecordedRun>,
+        identity: Option<&Identity>,
+    ) -> anyhow::Result<Plan> {
         let subject = match (&self.subject.agent, &self.subject.config, &self.subject.endpoint) {
             (Some(agent), ..) => format!("agent {agent}"),
             (_, Some(_), _) => {
@@ -200,6 +207,7 @@ impl Run {
             suite: self.suite.clone(),
             tier: self.tier as u64,
             attempts: self.attempts,
+            completion_tokens: self.completion_tokens,
             tasks: ground.tasks.iter().map(|task| (task.file.name.clone(), task.digest)).collect(),
             python: ground.bench.interpreter.version.clone(),
             // A machine that cannot isolate is every row's reason: nothing runs there.
@@ -207,12 +215,7 @@ impl Run {
         };
         let Some(earlier) = earlier else { return Ok(plan) };
         let known = &earlier.plan;
-        let same = known.subject == plan.subject
-            && known.suite == plan.suite
-            && known.tier == plan.tier
-            && known.attempts == plan.attempts
-            && known.tasks == plan.tasks;
-        ensure!(same, "run {} was another one: {} at {} tokens, or other tasks", known.run, known.subject, known.tier);
+        check_same((known, earlier.plan_record.identity.as_ref()), (&plan, identity))?;
         ensure!(earlier.whole.is_none(), "run {} is complete", known.run);
         Ok(known.clone())
     }
@@ -253,6 +256,14 @@ impl Run {
         let url = self.subject.endpoint.as_deref().context("no endpoint")?;
         let endpoint = HttpEndpoint::trusting(url, self.ca_file.as_deref())?;
         Ok(Subject::Endpoint(endpoint, self.model.clone().unwrap_or_default()))
+    }
+
+    /// The other endpoint, if there is one.
+    fn reference(&self) -> anyhow::Result<Option<HttpEndpoint>> {
+        // The file is for endpoints that need it; two may differ in that.
+        let trusted = |url: &str| self.ca_file.as_deref().filter(|_| url.starts_with("https://"));
+        let reference = self.reference.as_deref().map(|url| HttpEndpoint::trusting(url, trusted(url)));
+        reference.transpose().context("--reference")
     }
 
     fn work(
@@ -510,9 +521,7 @@ impl Run {
         found: &mut Found,
     ) -> anyhow::Result<VerdictRow> {
         let cases = Cases::read(&ground.fixtures)?;
-        // The file is for endpoints that need it; two may differ in that.
-        let trusted = |url: &str| self.ca_file.as_deref().filter(|_| url.starts_with("https://"));
-        let other = self.reference.as_deref().map(|url| HttpEndpoint::trusting(url, trusted(url))).transpose()?;
+        let other = self.reference()?;
         let reference = other.as_ref().zip(self.reference_model.as_deref());
         let (verdict, own, other) = layers::behaviour(&cases, subject, reference, longest);
         found.details.insert("behaviour", json!({"subject": own, "reference": other}));

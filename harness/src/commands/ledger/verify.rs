@@ -95,10 +95,6 @@ fn answer(verified: &[Verified]) -> anyhow::Result<Answer> {
     let records: u64 = verified.iter().map(|ledger| ledger.report.records).sum();
     let problems: Vec<_> = verified.iter().flat_map(|ledger| &ledger.report.problems).collect();
     let json = serde_json::json!({ "records": records, "verdict": verdict, "problems": problems, "ledgers": verified });
-    let mut answer = Answer::new(&json)?;
-    if verified.is_empty() {
-        return Ok(answer.line(format!("{}: there is no ledger yet", Verdict::Incomplete)));
-    }
     let mut table = Table::new("ledgers", &["ledger", "#records", "#problems", "verdict"]);
     for Verified { ledger, report, .. } in verified {
         let problems = report.problems.len() as u64 + report.problems_omitted;
@@ -109,7 +105,10 @@ fn answer(verified: &[Verified]) -> anyhow::Result<Answer> {
             report.verdict.as_str(),
         ]);
     }
-    answer = answer.table(table);
+    let mut answer = Answer::new(&json)?.table(table);
+    if verified.is_empty() {
+        answer = answer.line(format!("{}: there is no ledger yet", Verdict::Incomplete));
+    }
     for Verified { ledger, report, unanchored } in verified {
         for writer in unanchored {
             answer = answer.line(format!(
