@@ -296,7 +296,7 @@ fn a_host_that_becomes_slow_is_done_without() {
     }
     let given_up = engine.sharing().unwrap().given_up.unwrap();
     assert!(
-        given_up.tokens % 32 == 0 && given_up.host > given_up.link && given_up.link > Duration::ZERO,
+        given_up.tokens.is_multiple_of(32) && given_up.host > given_up.link && given_up.link > Duration::ZERO,
         "{given_up:?}"
     );
     assert_eq!((engine.cold_path(), engine.device_mut().team.is_some()), (ColdPath::Multiprocessors, false));
