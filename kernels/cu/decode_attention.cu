@@ -167,8 +167,7 @@ template <int HEADS> __device__ __forceinline__ void attend(const Attend& form) 
     __shared__ u64 arrivals[3];  // of keys, of values, and of what the cluster's other blocks have found
     __shared__ u64 consumed[2];  // keys and values, by every warp
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = form.head_dim;
-    const u32 each = form.heads / form.kv_heads, blocks = (each + HEADS - 1) / HEADS;
-    const u32 kv_head = blockIdx.y / blocks, first = blockIdx.y % blocks * HEADS, first_head = kv_head * each + first, count = min(each - first, u32(HEADS));
+    const auto [kv_head, first, first_head, count] = Heads<HEADS>(form);
     const auto [position, end, from, first_split, splits] = Seen(form);
     if (blockIdx.x >= splits) {
         if (form.clustered) cluster_arrive();

@@ -45,6 +45,19 @@ template <bool WIDEST> struct Turn {
     }
 };
 
+// A block's query heads: up to HEADS of those that share a key-value head. The grid's second axis has a block for each.
+template <int HEADS> struct Heads {
+    u32 kv_head, first, first_head, count;  // `first` among those that share the key-value head, `first_head` among all
+
+    __device__ __forceinline__ explicit Heads(const Attend& form) {
+        const u32 each = form.heads / form.kv_heads, blocks = (each + HEADS - 1) / HEADS;
+        kv_head = blockIdx.y / blocks;
+        first = blockIdx.y % blocks * HEADS;
+        first_head = kv_head * each + first;
+        count = min(each - first, u32(HEADS));
+    }
+};
+
 // Which positions the token's query sees, and in which splits they lie.
 struct Seen {
     u32 position, end, from, first_split, splits;

@@ -14,8 +14,8 @@ constexpr u32 WEIGHTS_WORDS = RUNS * RUN_WORDS;
 // Four columns of BF16.
 struct Four {
     float at[4];
-    __device__ __forceinline__ explicit Four(const u8* from) : Four(*(const uint2*)from) {}
-    __device__ __forceinline__ explicit Four(uint2 w) {
+    __device__ __forceinline__ explicit Four(const u8* from) {
+        const uint2 w = *(const uint2*)from;
         at[0] = low_half(w.x), at[1] = high_half(w.x), at[2] = low_half(w.y), at[3] = high_half(w.y);
     }
 };
@@ -98,8 +98,7 @@ template <int HEADS> __device__ __forceinline__ void attend_deep(const Attend& f
     __shared__ u32 done[2];      // parts that are done with keys, and with values, of all splits
     __shared__ float run_sums[HEADS][RUNS];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp / RUNS, c = warp % RUNS;
-    const u32 each = form.heads / form.kv_heads, blocks = (each + HEADS - 1) / HEADS;
-    const u32 kv_head = blockIdx.y / blocks, first = blockIdx.y % blocks * HEADS, first_head = kv_head * each + first, count = min(each - first, u32(HEADS));
+    const auto [kv_head, first, first_head, count] = Heads<HEADS>(form);
     const Seen seen(form);
     if (blockIdx.x >= seen.splits) {
         wait_for_previous();

@@ -23,14 +23,12 @@ __device__ __forceinline__ void store_head(float* head, const float (&own)[PIECE
     for (u32 i = 0; i < PIECES; ++i) head[i * RUN_WORDS + threadIdx.x % 32] = own[i];
 }
 
-// 1 / rms of a head; DIM is a power of two.
-__device__ __forceinline__ float inverse_of_head(float squares, float eps) { return __fdiv_rn(1.0f, __fsqrt_rn(squares * (1.0f / DIM) + eps)); }
-
 // The norm of one head by one warp; `scratch` has room for the head in padded runs.
 __device__ __forceinline__ void norm(const Attend& form, const Turn<true>& turn, float* scratch, float (&own)[PIECES]) {
     store_head(scratch, own);
     __syncwarp();
-    const float inverse = inverse_of_head(0.0f + sum_of_four(square_run(scratch + threadIdx.x % RUNS * RUN_WORDS, RUN)), form.eps);
+    const float sum = 0.0f + sum_of_four(square_run(scratch + threadIdx.x % RUNS * RUN_WORDS, RUN));
+    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(sum * (1.0f / DIM) + form.eps));  // DIM is a power of two
 #pragma unroll
     for (u32 i = 0; i < PIECES; ++i) own[i] = (own[i] * inverse) * turn.weight[i];
 }

@@ -243,11 +243,14 @@ fn heads_of_a_block(each: usize, kv_heads: usize, splits: usize, multiprocessors
     if crowded && each > 1 { together.max(SPLIT_HEADS) } else { together }
 }
 
+/// The keys and values of a split; tiles of 16 keys start in other banks.
+fn staged(dim: usize) -> Carve {
+    Carve::default().take::<u8>(SPLIT / 16 * (32 * dim + 32)).take::<u8>(SPLIT * dim * 2)
+}
+
 /// As `attend` of `cu/decode_attention.cu` carves it.
 fn shared(dim: usize, heads: usize, clustered: bool) -> Carve {
-    Carve::default()
-        .take::<u8>(SPLIT / 16 * (32 * dim + 32))
-        .take::<u8>(SPLIT * dim * 2)
+    staged(dim)
         .take::<f32>(RUNS * heads * SPLIT)
         .take::<f32>(heads * GROUP_WORDS)
         .take::<f32>(heads * GROUP_WORDS)
@@ -258,9 +261,7 @@ fn shared(dim: usize, heads: usize, clustered: bool) -> Carve {
 /// As `attend_split` of `cu/decode_attention_split.cu` carves it.
 fn split_shared(heads: usize, clustered: bool) -> Carve {
     const WARPS: usize = THREADS as usize / 32;
-    Carve::default()
-        .take::<u8>(SPLIT / 16 * (32 * WIDE_DIM + 32))
-        .take::<u8>(SPLIT * WIDE_DIM * 2)
+    staged(WIDE_DIM)
         .take::<f32>(heads * RUNS * SPLIT)
         .take::<f32>(heads * RUNS * WIDE_DIM)
         .take::<f32>(heads * WIDE_DIM)
@@ -271,9 +272,7 @@ fn split_shared(heads: usize, clustered: bool) -> Carve {
 
 /// As `attend_deep` of `cu/decode_attention_deep.cu` carves it.
 fn deep_shared(heads: usize) -> Carve {
-    Carve::default()
-        .take::<u8>(SPLIT / 16 * (32 * WIDE_DIM + 32))
-        .take::<u8>(SPLIT * WIDE_DIM * 2)
+    staged(WIDE_DIM)
         .take::<f32>(heads * RUNS * SPLIT)
         .take::<f32>(heads * RUNS * WIDE_DIM)
         .take::<f32>(heads * WIDE_DIM)
